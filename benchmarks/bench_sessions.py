@@ -1,0 +1,224 @@
+"""What a SQLite session costs beside the same work done with the bare `sqlite3` module.
+
+Usage:
+    python benchmarks/bench_sessions.py [--quick]
+
+A turn is two messages of 300 bytes with 1 KB of state. The floor keeps the same rows and writes them in one transaction, with the
+write-ahead log and an fsync for each, through an executor with one thread; beside it the same, called directly. Rounds are interleaved,
+appends go in blocks of 40, for who has just synced flatters the neighbour. Below a ratio of 1.3 two figures on a shared machine are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from littleghost.message import Message
+from littleghost.sessions.sqlite import SQLiteStore
+
+QUICK = "--quick" in sys.argv[1:]
+BLOCK = 40
+LENGTHS = (10, 1_000, 10_000)
+WRITERS, TURNS = 64, 20
+
+letters = random.Random(7).choices("abcdefghijklmnopqrstuvwxyz     ", k=100_000)
+places = itertools.count()
+
+
+def text(size: int) -> str:
+    start = next(places) * 31 % (len(letters) - size)
+    return "".join(letters[start : start + size])
+
+
+def turn() -> list[Message]:
+    return [Message.user(text(300)), Message.assistant(text(300))]
+
+
+STATE = {"plan": text(900), "step": 1}
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(tuple[Message, ...]).decode
+
+
+class Bare:
+    """The floor: a row for the session, a row for each turn, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.db.execute("PRAGMA journal_mode = WAL")
+        self.db.execute("PRAGMA synchronous = FULL")
+        self.db.execute("CREATE TABLE heads (id INTEGER PRIMARY KEY, count INTEGER, state BLOB)")
+        self.db.execute("CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB)")
+
+    def append(self, session: int, number: int, messages: list[Message]) -> None:
+        run = self.db.execute
+        run("BEGIN IMMEDIATE")
+        if number == 1:
+            run("INSERT INTO heads VALUES (?, ?, ?)", (session, 2, encode(STATE)))
+        else:
+            run("UPDATE heads SET count = ?, state = ? WHERE id = ?", (2 * number, encode(STATE), session))
+        run("INSERT INTO bodies VALUES (?, ?)", (session << 32 | number, encode(messages)))
+        run("COMMIT")
+
+    def load(self, session: int) -> tuple[Message, ...]:
+        rows = self.db.execute(
+            "SELECT body FROM bodies WHERE id BETWEEN ? AND ? ORDER BY id", (session << 32, (session + 1) << 32)
+        ).fetchall()
+        return decode(b"[%b]" % b",".join([body[1:-1] for (body,) in rows]))
+
+
+class Ours:
+    """A session in a store, written with the revision known."""
+
+    def __init__(self, store: SQLiteStore, id: str) -> None:
+        self.store, self.id, self.count, self.revision = store, id, 0, None
+
+    async def append(self, messages: list[Message]) -> None:
+        done = await self.store.append(
+            self.id,
+            messages=messages,
+            state=STATE,
+            metadata={},
+            expected_count=self.count,
+            expected_revision=self.revision,
+            commit_id=f"{self.count:032x}",
+        )
+        self.count, self.revision = done.count, done.revision
+
+
+class Table(dict[str, list[float]]):
+    """Microseconds by name, and how to print them."""
+
+    def show(self, title: str, floor: str) -> None:
+        base = statistics.median(self[floor])
+        print(f"\n{title}")
+        for name, values in self.items():
+            middle = statistics.median(values)
+            low, high = min(values), max(values)
+            print(f"  {name:34}{middle:10,.0f} µs  ×{middle / base:5.2f}   {low:,.0f} to {high:,.0f}")
+
+
+async def appends(folder: Path, rounds: int) -> None:
+    loop = asyncio.get_running_loop()
+    for length in LENGTHS:
+        bare, store = Bare(folder / f"bare-{length}.db"), SQLiteStore(folder / f"ours-{length}.db")
+        ours = Ours(store, "a")
+        executor = ThreadPoolExecutor(1)
+        bare.db.execute("PRAGMA synchronous = OFF")
+        for number in range(1, length // 2 + 1):
+            bare.append(1, number, turn())
+        bare.db.execute("PRAGMA synchronous = FULL")
+        many = SQLiteStore(folder / f"ours-{length}.db", durability="off")
+        filling = Ours(many, "a")
+        for _ in range(length // 2):
+            await filling.append(turn())
+        await many.aclose()
+        ours.count, ours.revision = filling.count, filling.revision
+        numbers = itertools.count(length // 2 + 1)
+
+        async def direct() -> None:
+            bare.append(1, next(numbers), turn())
+
+        async def threaded() -> None:
+            await loop.run_in_executor(executor, bare.append, 1, next(numbers), turn())
+
+        async def kept() -> None:
+            await ours.append(turn())
+
+        kinds = {"sqlite3, one-thread executor": threaded, "sqlite3, called directly": direct, "SQLiteStore": kept}
+        table = Table((name, []) for name in kinds)
+        for kind in kinds.values():
+            await kind()
+        gc.collect()
+        gc.freeze()
+        for _ in range(rounds):
+            for name, kind in kinds.items():
+                start = time.perf_counter()
+                for _ in range(BLOCK):
+                    await kind()
+                table[name].append((time.perf_counter() - start) / BLOCK * 1e6)
+        gc.unfreeze()
+        table.show(f"durable append of a turn to {length:,} messages", "sqlite3, one-thread executor")
+        await loads(length, bare, store, rounds * 4 if length < 10_000 else rounds)
+        if length == LENGTHS[-1]:
+            bare.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        await store.aclose()
+        executor.shutdown()
+        bare.db.close()
+
+
+async def loads(length: int, bare: Bare, store: SQLiteStore, rounds: int) -> None:
+    table = Table({"sqlite3 and one decode": [], "SQLiteStore": []})
+    for _ in range(rounds):
+        gc.collect()
+        start = time.perf_counter()
+        bare.load(1)
+        table["sqlite3 and one decode"].append((time.perf_counter() - start) * 1e6)
+        gc.collect()
+        start = time.perf_counter()
+        await store.load("a")
+        table["SQLiteStore"].append((time.perf_counter() - start) * 1e6)
+    table.show(f"load of about {length:,} messages", "sqlite3 and one decode")
+
+
+async def together(folder: Path, rounds: int) -> None:
+    table = Table({"sqlite3, one after another": [], "SQLiteStore, at once": []})
+    for number in range(rounds):
+        bare, store = Bare(folder / f"bare-many-{number}.db"), SQLiteStore(folder / f"ours-many-{number}.db")
+        await store.load("a")
+        start = time.perf_counter()
+        for step in range(1, TURNS + 1):
+            for session in range(WRITERS):
+                bare.append(session, step, turn())
+        table["sqlite3, one after another"].append((time.perf_counter() - start) / WRITERS / TURNS * 1e6)
+        bare.db.close()
+
+        async def one(session: Ours) -> None:
+            for _ in range(TURNS):
+                await session.append(turn())
+
+        start = time.perf_counter()
+        await asyncio.gather(*(one(Ours(store, f"session-{index}")) for index in range(WRITERS)))
+        table["SQLiteStore, at once"].append((time.perf_counter() - start) / WRITERS / TURNS * 1e6)
+        await store.aclose()
+    table.show(f"{WRITERS} sessions, {TURNS} turns each, a turn", "sqlite3, one after another")
+    floor, ours = (statistics.median(values) for values in table.values())
+    print(f"  {1e6 / floor:,.0f} and {1e6 / ours:,.0f} turns a second: {floor / ours:.1f} times as many")
+
+
+async def sizes(folder: Path) -> None:
+    turns = 1_000
+    bare, store = Bare(folder / "bare-size.db"), SQLiteStore(folder / "ours-size.db", durability="off")
+    bare.db.execute("PRAGMA synchronous = OFF")
+    ours = Ours(store, "a")
+    for number in range(1, turns + 1):
+        bare.append(1, number, turn())
+        await ours.append(turn())
+    bare.db.close()
+    await store.aclose()
+    floor, mine = ((folder / f"{name}-size.db").stat().st_size / turns / 2 for name in ("bare", "ours"))
+    print(f"\nbytes a message after {turns:,} turns: sqlite3 {floor:,.0f}, SQLiteStore {mine:,.0f} (×{mine / floor:.2f})")
+
+
+async def main() -> None:
+    rounds = 5 if QUICK else 25
+    print(f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}; medians of {rounds} rounds, × the first row, spread")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        await appends(folder, rounds)
+        await together(folder, max(3, rounds // 3))
+        await sizes(folder)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,138 @@
+"""An agent: a model, what it is told, and what it may use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from littleghost import data
+from littleghost.cancellation import CancellationToken
+from littleghost.errors import ConfigurationError
+from littleghost.loop import RunLimits
+from littleghost.message import Message
+from littleghost.models.contract import Model
+from littleghost.portal import portal
+from littleghost.run import Run
+from littleghost.runtime import Runtime
+from littleghost.tools.contract import RunContext, Tool, Toolset
+from littleghost.tools.function import FunctionTool
+
+__all__ = ["Agent"]
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+
+
+class Agent:
+    """A value that says who answers and how. It holds no conversation and can be used by any number of runs at once.
+
+    Args:
+        model: A `Model`, or a string such as ``openai:gpt-5`` or ``local:FILE.gguf``.
+        instructions: What the model is told first, or a function from the run's context to it.
+        tools: Tools, toolsets, and functions, which become tools as by `tool`.
+        limits: What a run may use.
+        settings: Options for the model's provider, passed on as they are, such as ``{"temperature": 0}``.
+        name: What it is called in spans.
+
+    Raises:
+        ConfigurationError: Something cannot be used as what it was given for, or two tools have one name.
+        DataError: ``settings`` is no JSON object.
+    """
+
+    __slots__ = ("_instructions", "_limits", "_model", "_name", "_settings", "_tools")
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        instructions: str | Callable[[RunContext[Any]], str] | None = None,
+        tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
+        limits: RunLimits | None = None,
+        settings: Mapping[str, Any] | None = None,
+        name: str = "agent",
+    ) -> None:
+        if not isinstance(model, Model | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"model must be a Model or a string such as 'openai:gpt-5', not a {type(model).__name__}")
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError("name must have 1 to 128 characters, none of them a control character")
+        self._model = model
+        self._instructions = instructions
+        self._tools = tuple(_as_tool(item) for item in tools)
+        names = [item.name for item in self._tools if isinstance(item, Tool)]
+        twice = sorted({item for item in names if names.count(item) > 1})
+        if twice:
+            raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
+        self._limits = limits or RunLimits()
+        self._settings: dict[str, Any] = data.unpack(data.pack_object(settings or {}, "settings"))
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def model(self) -> Model | str:
+        """The model, or the string that names it."""
+        return self._model
+
+    @property
+    def instructions(self) -> str | Callable[[RunContext[Any]], str] | None:
+        """What the model is told first."""
+        return self._instructions
+
+    @property
+    def tools(self) -> tuple[Tool | Toolset, ...]:
+        """What it may use."""
+        return self._tools
+
+    @property
+    def limits(self) -> RunLimits:
+        """What a run may use."""
+        return self._limits
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Options for the model's provider."""
+        return self._settings
+
+    def __repr__(self) -> str:
+        model = self._model if isinstance(self._model, str) else self._model.name
+        return f"Agent({model!r}, name={self._name!r}, tools={len(self._tools)})"
+
+    async def ask(
+        self,
+        message: str | Message | Sequence[Any],
+        *,
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Ask once, without a store and without a sandbox; see `Runtime.ask` for everything more."""
+        async with Runtime() as runtime:
+            return await runtime.ask(
+                self, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+            )
+
+    def ask_sync(
+        self,
+        message: str | Message | Sequence[Any],
+        *,
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Do what `ask` does, from synchronous code, also inside a running event loop."""
+        return portal.call(self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits)
+
+
+def _as_tool(item: Any) -> Tool | Toolset:
+    if isinstance(item, Tool | Toolset):
+        return item
+    if isinstance(item, type) and issubclass(item, Toolset):
+        return item()
+    if callable(item):
+        return FunctionTool(item)
+    raise ConfigurationError(f"tools must be tools, toolsets or functions, not a {type(item).__name__}")

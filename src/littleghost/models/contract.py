@@ -1,0 +1,74 @@
+"""What a model is to the run: a request in, events out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from littleghost.events import ModelEvent
+from littleghost.message import Message
+
+__all__ = ["Model", "ModelRequest", "ToolSpec"]
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """A tool as a model sees it.
+
+    Attributes:
+        name: Its name, ``[A-Za-z0-9_-]{1,64}``.
+        description: What it does.
+        schema: The JSON Schema of its arguments, an object.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True):
+    """One model call.
+
+    Attributes:
+        messages: The conversation in the shape every provider accepts; instructions come first, as a ``system`` message.
+        tools: The tools the model may call.
+        settings: Options of the provider, passed on as they are, such as ``temperature``.
+        timeout: Seconds that are left for the call, or ``None``.
+    """
+
+    messages: list[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    timeout: float | None = None
+
+
+class Model(ABC):
+    """A language model.
+
+    A subclass needs `stream` alone. It maps every error of its SDK to `ModelError`, `CredentialError` or `ConfigurationError`, retries what
+    is worth it and tells of that by `Retrying` events, and stops at once when its task is cancelled.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the model is called in events and spans."""
+        return type(self).__name__
+
+    @property
+    def provider(self) -> str:
+        """Who serves it, as in the GenAI semantic conventions; such as ``openai``."""
+        return "unknown"
+
+    @abstractmethod
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer ``request``: events as they come, `ModelEnded` last.
+
+        Raises:
+            ModelError: The model did not answer.
+            CredentialError: It refused the credentials.
+        """
+
+    async def aclose(self) -> None:
+        """Release connections. A model that holds none does nothing."""

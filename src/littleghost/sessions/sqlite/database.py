@@ -1,0 +1,214 @@
+"""Opening the file, telling what it is, and saying in our words what SQLite says in its own.
+
+Beside the file lies ``NAME-lease``. Its bytes are locked by leases and read by nobody; its size is a sign: not 0 once the tables of the
+file exist. An empty file is a new database, unless that sign says that there was one, for then it was truncated.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from contextlib import suppress
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from littleghost.errors import (
+    CorruptSessionError,
+    DataError,
+    FormatError,
+    LittleGhostError,
+    StoreError,
+    StoreUnavailableError,
+)
+from littleghost.sessions.sqlite import statements as sql
+
+__all__ = ["DatabaseFile", "Durability", "is_busy", "store_error"]
+
+Durability = Literal["full", "normal", "off"]
+
+BUSY_MILLISECONDS: Final = 200
+"""How long SQLite itself waits for a lock; whoever runs a transaction tries again, with pauses in which the process may fork."""
+
+WAL_LIMIT: Final = 64 * 1024 * 1024
+
+# Primary result codes. Source: https://www.sqlite.org/rescode.html
+_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY: "others kept it locked for too long; try again, or look for a process that holds a transaction open",
+    sqlite3.SQLITE_LOCKED: "others kept it locked for too long; try again",
+    sqlite3.SQLITE_PROTOCOL: "the locks of the file are too busy; try again",
+    sqlite3.SQLITE_READONLY: "it, or its folder, is read-only; make both writable for this process",
+    sqlite3.SQLITE_IOERR: "reading or writing failed; look at the disk and at the system's log",
+    sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; look at the path, and at the permissions of its folder",
+    sqlite3.SQLITE_PERM: "access is denied; look at the permissions of the file and its folder",
+    sqlite3.SQLITE_AUTH: "access is denied; look at the permissions of the file and its folder",
+    sqlite3.SQLITE_NOMEM: "there is not enough memory",
+    sqlite3.SQLITE_INTERRUPT: "the operation was interrupted; try again",
+    sqlite3.SQLITE_ABORT: "the operation was interrupted; try again",
+    sqlite3.SQLITE_NOLFS: "the file has reached the largest size of its file system",
+}
+_CORRUPT = {
+    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup, or recover what is left with: sqlite3 FILE .recover",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database, or its beginning is damaged; restore it from a backup",
+    sqlite3.SQLITE_FORMAT: "it is damaged; restore it from a backup",
+    sqlite3.SQLITE_MISMATCH: "a value in it has another type than was written; restore it from a backup",
+    sqlite3.SQLITE_SCHEMA: "its tables were changed by something else",
+    # The generic code; our statements are fixed, so what is wrong is a table or column that is not there.
+    sqlite3.SQLITE_ERROR: "its tables are not those that this library made; restore it from a backup",
+}
+
+
+def store_error(error: BaseException, path: str) -> LittleGhostError:
+    """Return the error of ours for whatever was raised while working with the file; one of ours is returned as it is."""
+    if isinstance(error, LittleGhostError):
+        return error
+    ours: LittleGhostError
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary in _UNAVAILABLE:
+        ours = StoreUnavailableError(f"{path}: {_UNAVAILABLE[primary]} ({error})", path=path)
+    elif primary in _CORRUPT:
+        ours = CorruptSessionError(f"{path}: {_CORRUPT[primary]} ({error})", path=path)
+    elif primary == sqlite3.SQLITE_TOOBIG or (isinstance(error, OverflowError) and "BLOB" in str(error)):
+        ours = DataError.at("messages", f"is too large for one commit ({error})")
+    elif isinstance(error, OSError):
+        ours = StoreUnavailableError(f"{path}: {error.strerror or error}", path=path)
+    else:
+        ours = StoreError(f"{path}: unexpected {type(error).__name__}: {error}", path=path)
+    ours.__cause__ = error
+    return ours
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether ``error`` only says that another process was faster, and trying again is the answer."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+
+class DatabaseFile(Struct, frozen=True):
+    """A file of sessions, by its absolute path.
+
+    The file itself is never opened but by SQLite: on POSIX, closing any other descriptor of it would drop SQLite's locks.
+    """
+
+    path: str
+    durability: Durability
+
+    @property
+    def lease_path(self) -> str:
+        """The file beside it."""
+        return f"{self.path}-lease"
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a new connection to the file, which is made, with its tables, where it is missing. One attempt.
+
+        Raises:
+            FormatError: It belongs to another program, or to a newer version of this library.
+            CorruptSessionError: It is damaged, or was truncated.
+            StoreUnavailableError: It cannot be opened.
+            sqlite3.Error: Anything else; see `is_busy` and `store_error`.
+        """
+        self._look()
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def identity(self) -> tuple[int, int] | None:
+        """Return what tells the file now at the path from any other; ``None`` where there is none."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116 (on every commit)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _look(self) -> None:
+        """Refuse what SQLite would take for a new database, and is not.
+
+        The sign is read before the size: who makes the database sets them in the other order, so a sign seen here is older than an
+        empty file seen here. One case is left, a sign that outlived its file while another process makes the next one; it passes.
+        """
+        for pause in (0.05, 0.2, 0.75, None):
+            signed = _size(self.lease_path)
+            size = _size(self.path)
+            if size is None:
+                folder = os.path.dirname(self.path)  # noqa: PTH120
+                if not os.path.isdir(folder):  # noqa: PTH112
+                    raise StoreUnavailableError(f"{self.path}: the folder {folder} does not exist; make it first", path=self.path)
+                if signed:  # the file was removed on purpose, and its sign forgotten
+                    os.truncate(self.lease_path, 0)
+                return
+            if size or not signed:
+                return
+            if pause is not None:
+                time.sleep(pause)
+        raise CorruptSessionError(
+            f"{self.path}: it is empty, and held sessions before; restore it from a backup, or remove it to begin anew",
+            path=self.path,
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        new = self._recognise(connection)  # before anything is changed: the file may be another program's
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreUnavailableError(f"{self.path}: this file system cannot hold a write-ahead log", path=self.path)
+        connection.execute(f"PRAGMA synchronous = {self.durability}")
+        # On macOS a plain fsync does not reach the medium; elsewhere these two do nothing.
+        connection.execute(f"PRAGMA fullfsync = {self.durability == 'full'}")
+        connection.execute(f"PRAGMA checkpoint_fullfsync = {self.durability != 'off'}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        if new:
+            connection.execute("BEGIN IMMEDIATE")
+            if self._recognise(connection):  # else another process made the tables meanwhile
+                for statement in sql.SCHEMA:
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+        if not _size(self.lease_path):
+            with suppress(OSError):  # a protection less, and nothing that must not work without it
+                os.close(os.open(self.lease_path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+            with suppress(OSError):
+                os.truncate(self.lease_path, 1)
+
+    def _recognise(self, connection: sqlite3.Connection) -> bool:
+        """Return whether the file is new, or raise unless it is ours."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application == sql.APPLICATION_ID:
+            if version != sql.VERSION:
+                raise FormatError(
+                    f"{self.path}: the file has format {version}, and this version of the library reads format {sql.VERSION}",
+                    found=version,
+                    supported=sql.VERSION,
+                )
+            if len(connection.execute(sql.TABLES).fetchall()) != 2:
+                raise CorruptSessionError(f"{self.path}: its tables are missing; restore it from a backup", path=self.path)
+            return False
+        (anything,) = connection.execute(sql.ANYTHING).fetchone()
+        if application or version or anything:
+            raise FormatError(
+                f"{self.path}: the file belongs to another program (application {application:#x}, version {version})",
+                found=f"application {application:#x}, version {version}",
+                supported=sql.VERSION,
+            )
+        return True
+
+
+def _size(path: str) -> int | None:
+    """Return the size of a regular file, or ``None`` where there is nothing."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreUnavailableError(f"{path}: it is not a regular file", path=path)
+    return status.st_size

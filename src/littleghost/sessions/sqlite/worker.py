@@ -1,0 +1,320 @@
+"""A thread that owns a connection, and does what tasks of any event loop ask of it.
+
+The jobs that wait when a transaction begins share it: one fsync is for all of them, and no answer is given before it. A job that is
+refused (another writer was first) is refused alone, for it says so before it writes; if one fails otherwise, the transaction is rolled
+back and each job runs again in one of its own.
+
+A process that forks closes its connections first, and opens them again when they are needed: SQLite's locks belong to the process, and what a
+child inherits of a connection makes even its own new ones skip locks that nobody holds for it, until it writes into a log that its
+parent has deleted. So a fork waits for the transaction under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from littleghost.errors import LittleGhostError, StoreError, StoreUnavailableError
+from littleghost.sessions.sqlite.database import DatabaseFile, is_busy, store_error
+
+__all__ = ["Job", "Worker"]
+
+BUSY_SECONDS: Final = 30.0
+"""How long a job waits for other processes before it is an error."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.025
+FORK_SECONDS: Final = 30.0
+EXIT_SECONDS: Final = 5.0
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+class Job:
+    """Something to do within a transaction, and who waits for it."""
+
+    __slots__ = ("_ticket", "answer", "error", "finished", "future", "loop", "since", "started", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.since = time.monotonic()
+        self.started = self.finished = False
+        self.answer: Any = None
+        self.error: LittleGhostError | None = None
+        self._ticket = [True]  # taken by who starts the job, or by who withdraws it; list.pop is atomic
+
+    def start(self) -> bool:
+        """Return whether the job is to be done: not if it was withdrawn before."""
+        self.started = self.started or self._take()
+        return self.started
+
+    def withdraw(self) -> bool:
+        """Return whether the job will not be done: not if it has started."""
+        return self._take()
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether nobody wants it any more."""
+        return not self._ticket and not self.started
+
+    def _take(self) -> bool:
+        try:
+            return self._ticket.pop()
+        except IndexError:
+            return False
+
+
+class Worker:
+    """A thread for one connection to a file. It starts with the first job and ends with `stop`.
+
+    Args:
+        file: What to open.
+        begin: The statement that begins a transaction.
+        together: How many jobs may share a transaction.
+    """
+
+    def __init__(self, file: DatabaseFile, begin: str, together: int) -> None:
+        self.file = file
+        self.begin = begin
+        self.together = together
+        self._reset()
+        with _registry_guard:
+            _registry.add(self)
+
+    def _reset(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._entry = threading.Lock()  # no job is accepted after the sign to stop
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.ended: Future[None] = Future()
+        self.using = threading.Lock()  # held while SQLite is at work
+        self.connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._paused = False
+
+    def submit(self, job: Job) -> None:
+        """Queue ``job``; its future tells how it went.
+
+        Raises:
+            StoreError: The worker was stopped.
+        """
+        with self._entry:
+            if self._stopping:
+                raise _closed(self.file.path)
+            self._jobs.put(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"littleghost {self.begin}", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after the jobs it has; `ended` tells when its connection is closed. Does not wait."""
+        with self._entry:
+            if self._stopping:
+                return
+            self._stopping = True
+            if self._thread is None:
+                self.ended.set_result(None)
+            else:
+                self._jobs.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                self._transact([job])
+                del job  # else the last one, and with it its loop, would live until the next comes
+        finally:
+            with self.using, suppress(sqlite3.Error):
+                self._close()
+            self.ended.set_result(None)
+
+    def _transact(self, jobs: list[Job], *, alone: bool = False) -> None:
+        """Do ``jobs``, and those that wait behind them unless they are to be ``alone``."""
+        pause = SHORTEST_PAUSE
+        while True:
+            with self.using:
+                try:
+                    connection = self._open()
+                    connection.execute(self.begin)
+                except Exception as error:
+                    if not is_busy(error) or _late(jobs[0]):
+                        self._refuse(jobs, error)
+                        return
+                else:
+                    again = self._work(connection, jobs, alone=alone)
+                    if len(again) != 1:
+                        break
+                    jobs, alone = again, True
+            if jobs[0].withdrawn:
+                return
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            pause = min(pause * 2, LONGEST_PAUSE)
+        for job in again:
+            self._transact([job], alone=True)
+
+    def _work(self, connection: sqlite3.Connection, jobs: list[Job], *, alone: bool) -> list[Job]:
+        """Do the jobs within the transaction that has begun, and end it; return those that must each run again, alone."""
+        if not alone:
+            with suppress(Empty):
+                while len(jobs) < self.together:
+                    job = self._jobs.get_nowait()
+                    if job is None:
+                        self._jobs.put(None)  # nothing comes after it
+                        break
+                    jobs.append(job)
+        jobs = [job for job in jobs if job.start()]
+        committing = False
+        try:
+            for job in jobs:
+                job.answer = job.error = None
+                try:
+                    job.answer = job.work(connection)
+                except LittleGhostError as error:
+                    job.error = error
+            committing = True
+            connection.execute("COMMIT")
+            self._still_there()
+        except Exception as error:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            if not committing and (len(jobs) > 1 or (is_busy(error) and jobs and not _late(jobs[0]))):
+                return jobs
+            self._refuse(jobs, error)
+            return []
+        _deliver(jobs)
+        return []
+
+    def _open(self) -> sqlite3.Connection:
+        if self.connection is None:
+            self.connection = self.file.connect()
+            self._identity = self.file.identity()
+        else:
+            self._still_there()
+        return self.connection
+
+    def _still_there(self) -> None:
+        """Raise if the open file is no longer the one at its path: what is written into it would be gone with the process."""
+        if self.file.identity() != self._identity:
+            raise StoreUnavailableError(
+                f"{self.file.path}: the file was deleted or replaced while it was in use; restore it, and make a new store",
+                path=self.file.path,
+            )
+
+    def _close(self) -> None:
+        if self.connection is not None:
+            connection, self.connection = self.connection, None
+            connection.close()
+
+    def _refuse(self, jobs: list[Job], error: BaseException) -> None:
+        for job in jobs:
+            if job.start():
+                job.answer, job.error = None, store_error(error, self.file.path)
+        _deliver([job for job in jobs if job.started])
+
+    # -- around fork, called by the thread that forks
+
+    def before_fork(self) -> None:
+        """Close the connection, once it is idle, so that the child inherits nothing of it."""
+        self._paused = self.using.acquire(timeout=FORK_SECONDS)
+        if self._paused:
+            with suppress(sqlite3.Error):
+                self._close()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; the connection is opened again with the next job."""
+        if self._paused:
+            self._paused = False
+            self.using.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: thread, queue and locks stayed with the parent."""
+        stopped = self._stopping
+        if self.connection is not None:
+            _inherited.append(self.connection)  # neither to be used nor to be closed here
+            stopped = True
+        self._reset()
+        if stopped:
+            self.stop()
+
+
+def _late(job: Job) -> bool:
+    return time.monotonic() - job.since > BUSY_SECONDS
+
+
+def _deliver(jobs: list[Job]) -> None:
+    """Wake who waits for ``jobs``: each event loop once."""
+    loops: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        job.finished = True
+        loops.setdefault(job.loop, []).append(job)
+    for loop, mine in loops.items():
+        with suppress(RuntimeError):  # that loop is closed, and nobody waits
+            loop.call_soon_threadsafe(_resolve, mine)
+
+
+def _resolve(jobs: list[Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.answer)
+
+
+def _closed(path: str) -> StoreError:
+    return StoreError(f"{path}: the store is closed; make a new one", path=path)
+
+
+_registry: weakref.WeakSet[Worker] = weakref.WeakSet()
+_registry_guard = threading.Lock()
+_inherited: list[sqlite3.Connection] = []
+
+
+def _before_fork() -> None:
+    _registry_guard.acquire()
+    for worker in _registry:
+        worker.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for worker in _registry:
+        worker.after_fork_in_parent()
+    _registry_guard.release()
+
+
+def _after_fork_in_child() -> None:
+    global _registry_guard  # noqa: PLW0603
+    _registry_guard = threading.Lock()
+    for worker in _registry:
+        worker.after_fork_in_child()
+
+
+def _at_exit() -> None:
+    with _registry_guard:
+        workers = list(_registry)
+    for worker in workers:
+        worker.stop()
+    ends = time.monotonic() + EXIT_SECONDS
+    for worker in workers:
+        with suppress(TimeoutError):
+            worker.ended.result(timeout=max(0.0, ends - time.monotonic()))
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

@@ -1,0 +1,376 @@
+"""The library for synchronous code: `Session`, `Runtime` and the stores, with the same methods and no ``await``.
+
+Everything runs on one private event loop in a thread, with the caller's context variables. It works inside a running event loop too (and
+blocks it), from any thread, and Ctrl-C cancels what is under way, waits until that has cleaned up, and is then raised.
+
+The stores here are the asynchronous ones with a synchronous face. `Session` and `Runtime` take either kind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from littleghost import runtime
+from littleghost.portal import portal
+from littleghost.sessions import contract, memory, opening, session, sqlite
+
+if TYPE_CHECKING:
+    from littleghost.cancellation import CancellationToken
+    from littleghost.events import Event
+    from littleghost.loop import RunLimits
+    from littleghost.message import Message
+    from littleghost.run import Run
+    from littleghost.sandboxes.contract import Sandbox
+    from littleghost.workspace import Workspace
+
+__all__ = ["MemoryStore", "RunStream", "Runtime", "SQLiteStore", "Session", "Store", "open_store"]
+
+Entered = TypeVar("Entered")
+UNSET = session.UNSET
+
+
+@contextmanager
+def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Generator[Entered]:
+    """Enter an asynchronous context manager on the portal's loop, and leave it there."""
+
+    async def enter() -> tuple[AbstractAsyncContextManager[Entered], Entered]:
+        manager = make()
+        return manager, await manager.__aenter__()
+
+    manager, value = portal.call(enter)
+    try:
+        yield value
+    except BaseException as error:
+        if not portal.call(_leave, manager, error):
+            raise
+    else:
+        portal.call(_leave, manager, None)
+
+
+async def _leave(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool:
+    kind = None if error is None else type(error)
+    return bool(await manager.__aexit__(kind, error, None if error is None else error.__traceback__))
+
+
+class Store:
+    """The synchronous face of a `SessionStore`, which is its ``store``."""
+
+    def __init__(self, store: contract.SessionStore) -> None:
+        self.store = store
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the store can do; see `SessionStore`."""
+        return self.store.capabilities
+
+    def load(self, id: str, *, actor_id: str | None = None) -> contract.Snapshot | None:
+        """Do what `SessionStore.load` does."""
+        return portal.call(self.store.load, id, actor_id=actor_id)
+
+    def append(self, id: str, **options: Any) -> contract.Commit:
+        """Do what `SessionStore.append` does."""
+        return portal.call(self.store.append, id, **options)
+
+    def replace(self, id: str, **options: Any) -> contract.Commit:
+        """Do what `SessionStore.replace` does."""
+        return portal.call(self.store.replace, id, **options)
+
+    def delete(self, id: str, *, actor_id: str | None = None) -> bool:
+        """Do what `SessionStore.delete` does."""
+        return portal.call(self.store.delete, id, actor_id=actor_id)
+
+    def sessions(
+        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> contract.Page[contract.SessionInfo]:
+        """Do what `SessionStore.sessions` does."""
+        return portal.call(self.store.sessions, actor_id=actor_id, limit=limit, cursor=cursor)
+
+    def tail(
+        self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
+    ) -> contract.Page[Message]:
+        """Do what `SessionStore.tail` does."""
+        return portal.call(self.store.tail, id, limit=limit, before=before, actor_id=actor_id)
+
+    def fork(self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None) -> contract.Commit:
+        """Do what `SessionStore.fork` does."""
+        return portal.call(self.store.fork, id, new_id, at=at, actor_id=actor_id)
+
+    @contextmanager
+    def synchronize(self, id: str, *, actor_id: str | None = None, timeout: float | None = None) -> Generator[None]:
+        """Do what `SessionStore.synchronize` does."""
+        options = {} if timeout is None else {"timeout": timeout}
+        with _entered(lambda: self.store.synchronize(id, actor_id=actor_id, **options)):
+            yield
+
+    @contextmanager
+    def lease(self, id: str, *, actor_id: str | None = None, timeout: float | None = None) -> Generator[contract.Lease]:
+        """Do what `SessionStore.lease` does."""
+        with _entered(lambda: self.store.lease(id, actor_id=actor_id, timeout=timeout)) as lease:
+            yield lease
+
+    def close(self) -> None:
+        """Close the store."""
+        portal.call(self.store.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MemoryStore(Store):
+    """The synchronous face of `littleghost.MemoryStore`."""
+
+    def __init__(self) -> None:
+        super().__init__(memory.MemoryStore())
+
+
+class SQLiteStore(Store):
+    """The synchronous face of `littleghost.SQLiteStore`, and its arguments."""
+
+    def __init__(self, path: str | os.PathLike[str], *, durability: Literal["full", "normal", "off"] = "full") -> None:
+        super().__init__(sqlite.SQLiteStore(path, durability=durability))
+
+
+def open_store(url: str) -> Store:
+    """Return the store that ``url`` names; see `littleghost.open_store`."""
+    return Store(opening.open_store(url))
+
+
+def _store_of(store: Store | contract.SessionStore) -> contract.SessionStore:
+    return store.store if isinstance(store, Store) else store
+
+
+class Session:
+    """The synchronous face of `littleghost.Session`, and its arguments."""
+
+    def __init__(
+        self,
+        *,
+        id: object,
+        store: Store | contract.SessionStore,
+        actor_id: object = None,
+        metadata: Mapping[str, Any] | None = None,
+        operation_id: str | None = None,
+    ) -> None:
+        self._session = session.Session(
+            id=id, store=_store_of(store), actor_id=actor_id, metadata=metadata, operation_id=operation_id
+        )
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._session.id
+
+    @property
+    def actor_id(self) -> str | None:
+        """Whose it is."""
+        return self._session.actor_id
+
+    def __repr__(self) -> str:
+        return f"sync.{self._session!r}"
+
+    def load(self) -> contract.Snapshot | None:
+        """Do what `littleghost.Session.load` does."""
+        return portal.call(self._session.load)
+
+    def reload(self) -> contract.Snapshot | None:
+        """Do what `littleghost.Session.reload` does."""
+        return portal.call(self._session.reload)
+
+    def history(self, fallback: Sequence[Message] = ()) -> Sequence[Message]:
+        """Do what `littleghost.Session.history` does."""
+        return portal.call(self._session.history, fallback)
+
+    def journal(self) -> list[Message]:
+        """Do what `littleghost.Session.journal` does."""
+        return portal.call(self._session.journal)
+
+    def state(self) -> dict[str, Any]:
+        """Do what `littleghost.Session.state` does."""
+        return portal.call(self._session.state)
+
+    def metadata(self) -> dict[str, Any]:
+        """Do what `littleghost.Session.metadata` does."""
+        return portal.call(self._session.metadata)
+
+    def append(
+        self,
+        messages: session.Messages,
+        *,
+        state: session.State = UNSET,
+        metadata: session.State = UNSET,
+        commit_id: str | None = None,
+    ) -> contract.Commit:
+        """Do what `littleghost.Session.append` does."""
+        return portal.call(self._session.append, messages, state=state, metadata=metadata, commit_id=commit_id)
+
+    def replace(
+        self,
+        messages: session.Messages,
+        *,
+        state: session.State = UNSET,
+        metadata: session.State = UNSET,
+        commit_id: str | None = None,
+    ) -> contract.Commit:
+        """Do what `littleghost.Session.replace` does."""
+        return portal.call(self._session.replace, messages, state=state, metadata=metadata, commit_id=commit_id)
+
+    def checkpoint(
+        self,
+        messages: session.Messages,
+        *,
+        state: session.State = UNSET,
+        metadata: session.State = UNSET,
+        parent_operation_id: Any = UNSET,
+    ) -> contract.Commit:
+        """Do what `littleghost.Session.checkpoint` does."""
+        return portal.call(
+            self._session.checkpoint,
+            messages,
+            state=state,
+            metadata=metadata,
+            parent_operation_id=parent_operation_id,
+        )
+
+    def checkpoint_result(self, result: session.Result) -> contract.Commit:
+        """Do what `littleghost.Session.checkpoint_result` does."""
+        return portal.call(self._session.checkpoint_result, result)
+
+    def update(self, change: session.Update, *, attempts: int = 10) -> contract.Commit:
+        """Do what `littleghost.Session.update` does."""
+        return portal.call(self._session.update, change, attempts=attempts)
+
+    def project_conversation(self, messages: session.Messages, *, metadata: session.State = UNSET) -> None:
+        """Do what `littleghost.Session.project_conversation` does."""
+        portal.call(self._session.project_conversation, messages, metadata=metadata)
+
+    def fork(self, new_id: object, *, at: int | None = None) -> Session:
+        """Do what `littleghost.Session.fork` does."""
+        forked = portal.call(self._session.fork, new_id, at=at)
+        return Session(id=forked.id, store=forked.store, actor_id=forked.actor_id, operation_id=forked.operation_id)
+
+    def delete(self) -> bool:
+        """Do what `littleghost.Session.delete` does."""
+        return portal.call(self._session.delete)
+
+    @contextmanager
+    def synchronize(self) -> Generator[None]:
+        """Do what `littleghost.Session.synchronize` does."""
+        with _entered(self._session.synchronize):
+            yield
+
+
+class RunStream:
+    """The synchronous face of `littleghost.RunStream`."""
+
+    def __init__(self, stream: runtime.RunStream) -> None:
+        self._stream = stream
+
+    @property
+    def run(self) -> Run:
+        """The finished run; see `littleghost.RunStream`."""
+        return self._stream.run
+
+    def __iter__(self) -> Iterator[Event]:
+        while (event := portal.call(_next, self._stream)) is not None:
+            yield event
+
+
+async def _next(stream: runtime.RunStream) -> Event | None:
+    try:
+        return await stream.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+class Runtime:
+    """The synchronous face of `littleghost.Runtime`, and its arguments."""
+
+    def __init__(
+        self,
+        *,
+        session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
+        workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
+        sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+    ) -> None:
+        store = session_store.store if isinstance(session_store, Store) else session_store
+        self._runtime = runtime.Runtime(session_store=store, workspace=workspace, sandbox=sandbox)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what the runtime owns."""
+        portal.call(self._runtime.aclose)
+
+    def session(self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None) -> Session:
+        """Return the session ``id`` of ``actor_id`` in the runtime's store."""
+        return Session(id=id, store=self._runtime.session_store, actor_id=actor_id, metadata=metadata)
+
+    def ask(
+        self,
+        agent: runtime.Runnable,
+        message: str | Message | Sequence[Any],
+        *,
+        session_id: object = None,
+        actor_id: object = None,
+        busy: runtime.Busy = "wait",
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Do what `littleghost.Runtime.ask` does."""
+        return portal.call(
+            self._runtime.ask,
+            agent,
+            message,
+            session_id=session_id,
+            actor_id=actor_id,
+            busy=busy,
+            timeout=timeout,
+            cancellation=cancellation,
+            deps=deps,
+            limits=limits,
+        )
+
+    def resume(
+        self,
+        agent: runtime.Runnable,
+        *,
+        session_id: object,
+        actor_id: object = None,
+        busy: runtime.Busy = "wait",
+        timeout: float | None = None,
+        cancellation: CancellationToken | None = None,
+        deps: Any = None,
+        limits: RunLimits | None = None,
+    ) -> Run:
+        """Do what `littleghost.Runtime.resume` does."""
+        return portal.call(
+            self._runtime.resume,
+            agent,
+            session_id=session_id,
+            actor_id=actor_id,
+            busy=busy,
+            timeout=timeout,
+            cancellation=cancellation,
+            deps=deps,
+            limits=limits,
+        )
+
+    @contextmanager
+    def stream(
+        self, agent: runtime.Runnable, message: str | Message | Sequence[Any] | None, **options: Any
+    ) -> Generator[RunStream]:
+        """Do what `littleghost.Runtime.stream` does; the options are its own."""
+        with _entered(lambda: self._runtime.stream(agent, message, **options)) as stream:
+            yield RunStream(stream)

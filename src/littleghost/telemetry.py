@@ -1,0 +1,128 @@
+"""Spans, through the OpenTelemetry API where the application uses it, else at no cost.
+
+Nothing here imports OpenTelemetry. A span is recorded when the application has imported ``opentelemetry.trace`` itself,
+which whoever sets up an exporter does; until then every span is one shared object that does nothing. Names and attributes follow
+the GenAI semantic conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/) where they have a word for a thing.
+Message content is never recorded here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+__all__ = ["Span", "operation", "span"]
+
+Attribute = str | bool | int | float
+
+_operation: contextvars.ContextVar[str | None] = contextvars.ContextVar("littleghost_operation", default=None)
+
+
+class Span:
+    """What a span can be told. This base is the one that does nothing."""
+
+    __slots__ = ()
+
+    def set(self, name: str, value: Attribute) -> None:
+        """Set one attribute."""
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the span as failed with the class name of ``error``."""
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class _RecordedSpan(Span):
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def set(self, name: str, value: Attribute) -> None:
+        self._span.set_attribute(name, value)
+
+    def fail(self, error: BaseException) -> None:
+        status = sys.modules["opentelemetry.trace"].StatusCode.ERROR
+        self._span.set_attribute("error.type", type(error).__name__)
+        self._span.set_status(status, type(error).__name__)
+
+
+_NOTHING = Span()
+
+
+def span(name: str, attributes: Mapping[str, Attribute] | None = None) -> AbstractContextManager[Span]:
+    """Return a context manager for a span called ``name``; an exception that leaves it marks it as failed."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return _NOTHING
+    return _record(trace, name, attributes)
+
+
+@contextmanager
+def _record(trace: Any, name: str, attributes: Mapping[str, Attribute] | None) -> Generator[Span]:
+    tracer = trace.get_tracer("littleghost")
+    with tracer.start_as_current_span(
+        name,
+        context=_parent(trace),
+        attributes=dict(attributes or {}),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as inner:
+        recorded = _RecordedSpan(inner)
+        token = _operation.set(None)  # what happens inside is a child of this span, not of the named operation
+        try:
+            yield recorded
+        except BaseException as error:
+            recorded.fail(error)
+            raise
+        finally:
+            _operation.reset(token)
+
+
+def _parent(trace: Any) -> Any:
+    """Return the context of the operation named by `operation`, or ``None`` for the current one."""
+    parts = (_operation.get() or "").split("-")
+    if len(parts) != 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
+        return None
+    try:
+        context = trace.SpanContext(
+            trace_id=int(parts[1], 16), span_id=int(parts[2], 16), is_remote=True, trace_flags=trace.TraceFlags(int(parts[3], 16))
+        )
+    except ValueError:
+        return None
+    return trace.set_span_in_context(trace.NonRecordingSpan(context)) if context.is_valid else None
+
+
+@contextmanager
+def operation(operation_id: str | None) -> Generator[None]:
+    """Make ``operation_id``, a W3C ``traceparent`` value, the parent of the spans started inside.
+
+    An id of another form, and ``None``, change nothing.
+    Source: https://www.w3.org/TR/trace-context/#traceparent-header
+    """
+    if operation_id is None:
+        yield
+        return
+    token = _operation.set(operation_id)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+
+
+def current_operation() -> str | None:
+    """Return the id of the current span as a W3C ``traceparent`` value, or ``None`` where nothing is recorded."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"

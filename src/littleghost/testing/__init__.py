@@ -1,0 +1,26 @@
+"""For tests: fakes, fault injection, and conformance kits for stores and sandboxes of your own. Needs no pytest."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "littleghost.models.scripted": ("FunctionModel", "ScriptError", "ScriptedModel"),
+    "littleghost.testing.conformance": ("Clause", "ClauseFailure", "Report"),
+    "littleghost.testing.faults": ("FaultyStore",),
+    "littleghost.testing.sandbox_kit": ("check_sandbox", "sandbox_clauses"),
+    "littleghost.testing.store_kit": ("check_store", "store_clauses"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [*sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'littleghost.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

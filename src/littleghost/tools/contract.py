@@ -1,0 +1,170 @@
+"""What a tool is to the run, and what a run is to a tool."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Generic
+
+from littleghost.cancellation import CancellationToken, Deadline
+from littleghost.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from littleghost.sandboxes.contract import Sandbox
+    from littleghost.workspace import Workspace
+
+    Deps = TypeVar("Deps", default=Any)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+
+__all__ = ["RunContext", "Tool", "Toolset"]
+
+
+class RunContext(Generic[Deps]):
+    """What a tool call knows of its run. Sandboxes and other long operations take it as their ``context=``.
+
+    Attributes:
+        deps: What the caller passed as ``deps=``. Never stored.
+        state: The session's state. A tool may change it; it is checked when the tool ends and stored with the tool's result.
+        session_id: The session, or ``None`` where nothing is stored.
+        actor_id: Whose session it is. It comes from the caller, never from the model.
+        cancellation: Stops the run.
+        deadline: When the run must have ended, or ``None``.
+        run_id: The run.
+        call_id: The tool call, or ``None`` outside of one.
+        idempotency_key: The same for this call after any number of resumes, to hand to an outside service; ``None`` outside of a call.
+    """
+
+    __slots__ = (
+        "_sandbox",
+        "_workspace",
+        "actor_id",
+        "call_id",
+        "cancellation",
+        "deadline",
+        "deps",
+        "idempotency_key",
+        "run_id",
+        "session_id",
+        "state",
+    )
+
+    def __init__(
+        self,
+        *,
+        deps: Deps = None,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+        actor_id: str | None = None,
+        run_id: str = "",
+        workspace: Workspace | None = None,
+        sandbox: Sandbox | None = None,
+        cancellation: CancellationToken | None = None,
+        deadline: Deadline | None = None,
+        call_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self.deps = deps
+        self.state: dict[str, Any] = {} if state is None else state
+        self.session_id = session_id
+        self.actor_id = actor_id
+        self.run_id = run_id
+        self._workspace = workspace
+        self._sandbox = sandbox
+        self.cancellation = CancellationToken() if cancellation is None else cancellation
+        self.deadline = deadline
+        self.call_id = call_id
+        self.idempotency_key = idempotency_key
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The run's sandbox.
+
+        Raises:
+            CapabilityError: The run has none.
+        """
+        if self._sandbox is None:
+            raise CapabilityError("this run has no sandbox; give Runtime(sandbox=…) one")
+        return self._sandbox
+
+    @property
+    def workspace(self) -> Workspace:
+        """The run's workspace: its sandbox's, or the one the runtime was given.
+
+        Raises:
+            CapabilityError: The run has none.
+        """
+        workspace = self._workspace or (self._sandbox.workspace if self._sandbox is not None else None)
+        if workspace is None:
+            raise CapabilityError("this run has no workspace; give Runtime(workspace=…) one")
+        return workspace
+
+    @property
+    def has_sandbox(self) -> bool:
+        """Whether `sandbox` is there."""
+        return self._sandbox is not None
+
+    def check(self) -> None:
+        """Raise `RunCancelled` or `DeadlineExceeded` where the run must stop."""
+        self.cancellation.check()
+        if self.deadline is not None:
+            self.deadline.check()
+
+    def for_call(self, call_id: str, idempotency_key: str) -> RunContext[Deps]:
+        """Return this context for one tool call."""
+        return RunContext(
+            deps=self.deps,
+            state=self.state,
+            session_id=self.session_id,
+            actor_id=self.actor_id,
+            run_id=self.run_id,
+            workspace=self._workspace,
+            sandbox=self._sandbox,
+            cancellation=self.cancellation,
+            deadline=self.deadline,
+            call_id=call_id,
+            idempotency_key=idempotency_key,
+        )
+
+
+class Tool(ABC):
+    """Something a model may call.
+
+    A subclass sets the attributes and implements `call`. Most tools are made from a function, by `tool`.
+
+    Attributes:
+        name: ``[A-Za-z0-9_-]{1,64}``.
+        description: What it does, for the model.
+        schema: The JSON Schema of its arguments, an object.
+        idempotent: Running it twice with the same arguments is no harm, so a call that a crash interrupted runs again.
+        exclusive: No other call runs beside it.
+        timeout: Seconds a call may take, or ``None``.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    idempotent: bool = False
+    exclusive: bool = False
+    timeout: float | None = None
+
+    @abstractmethod
+    async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> Any:
+        """Run the tool and return its result: a string, content blocks, or any value that has a JSON form.
+
+        Raises:
+            ToolError: It failed; the model reads the text. Of any other exception the model learns the class name alone.
+        """
+
+
+class Toolset(ABC):
+    """Tools that exist for the time of a run, such as those of a sandbox or of a server."""
+
+    @abstractmethod
+    def open(self, context: RunContext[Any]) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Return a context manager that gives the tools, and releases what they need at the end of the run."""

@@ -1,0 +1,209 @@
+"""Tools made from functions: the schema from the type hints, the descriptions from the docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+
+from littleghost import data
+from littleghost.content import Block, Text
+from littleghost.errors import ConfigurationError, DataError, ToolError
+from littleghost.tools.contract import RunContext, Tool
+
+__all__ = ["FunctionTool", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECTION = re.compile(r"(Args|Arguments|Parameters|Returns?|Raises|Yields?|Notes?|Examples?|Attributes):\s*$")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+
+
+class FunctionTool(Tool, Generic[P, R]):
+    """A tool made from a function; see `tool`. It can still be called as the function it was."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        idempotent: bool = False,
+        exclusive: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name or getattr(function, "__name__", "")
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(f"tool name {self.name!r} must be 1 to 64 letters, digits, '_' or '-'")
+        if timeout is not None and not timeout > 0:
+            raise ConfigurationError(f"tool {self.name}: timeout must be more than 0 seconds")
+        summary, notes = parse_docstring(inspect.getdoc(function) or "")
+        self.description = description or summary
+        self.idempotent, self.exclusive, self.timeout = idempotent, exclusive, timeout
+        self._context_name, self._arguments = _signature(self.name, function, notes)
+        self._is_async = inspect.iscoroutinefunction(function)
+        self.schema = _schema(self._arguments)
+        self.__doc__ = function.__doc__
+        self.__name__ = self.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, as if it were no tool."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+    async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> Any:
+        """Check ``arguments`` against the hints and call the function; one that is not async runs in a thread."""
+        try:
+            given = msgspec.convert(arguments, self._arguments)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise ToolError(f"invalid arguments: {error}") from error
+        values: dict[str, Any] = {name: getattr(given, name) for name in self._arguments.__struct_fields__}
+        if self._context_name is not None:
+            values[self._context_name] = context
+        function = cast("Callable[..., Any]", self.function)
+        if self._is_async:
+            return await function(**values)
+        answer = await asyncio.to_thread(function, **values)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    idempotent: bool = False,
+    exclusive: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool from a function.
+
+    The parameters' hints become the JSON Schema, and what a model sends is checked against it; the docstring's first part
+    becomes the description, its ``Args:`` section those of the parameters. A parameter hinted as `RunContext` is not
+    part of the schema and gets the call's context. A function that is not async runs in a thread.
+
+    Args:
+        function: The function, where the decorator has no arguments.
+        **options: ``name`` and ``description`` in place of the function's own; ``idempotent``: a call that a crash
+            interrupted runs again; ``exclusive``: no other call runs beside it; ``timeout``: seconds a call may take.
+
+    Raises:
+        ConfigurationError: The function cannot be a tool.
+    """
+    if function is None:
+        return lambda function: FunctionTool(function, **options)
+    return FunctionTool(function, **options)
+
+
+def result_content(value: Any) -> tuple[Block, ...]:
+    """Return what a tool returned as content: a string as one text block, blocks as they are, anything else as its JSON.
+
+    Raises:
+        DataError: It has no exact JSON form.
+    """
+    if isinstance(value, str):
+        return (Text(data.check_text(value, "result")),)
+    if isinstance(value, Block):
+        return (value,)
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Block) for item in cast("list[Any]", value)):
+        return tuple(cast("list[Block]", value))
+    try:
+        plain: Any = msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError.at("result", f"has no JSON form: {error}") from error
+    return (Text(data.pack(plain, "result").decode()),)
+
+
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the description in a Google-style docstring, and what it says of each parameter."""
+    summary: list[str] = []
+    notes: dict[str, str] = {}
+    section: str | None = None
+    current: str | None = None
+    indent = 0
+    for line in text.splitlines():
+        heading = _SECTION.match(line)
+        if heading:
+            section, current, indent = heading[1], None, 0
+            continue
+        if section is None:
+            summary.append(line)
+            continue
+        if line.strip() and not line[0].isspace():
+            section = None
+            summary.append(line)
+            continue
+        if section not in ("Args", "Arguments", "Parameters") or not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        indent = indent or depth
+        entry = _ENTRY.match(line.strip()) if depth <= indent else None
+        if entry:
+            current = entry[1]
+            notes[current] = entry[2].strip()
+        elif current:
+            notes[current] = f"{notes[current]} {line.strip()}".strip()
+    return "\n".join(summary).strip(), notes
+
+
+def _signature(name: str, function: Callable[..., Any], notes: dict[str, str]) -> tuple[str | None, type[msgspec.Struct]]:
+    """Return the name of the context's parameter, if there is one, and a struct of the others."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigurationError(f"tool {name}: its type hints cannot be resolved: {error}") from error
+    context_name: str | None = None
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in parameters.values():
+        hint = hints.get(parameter.name, Any)
+        if _is_context(hint):
+            context_name = parameter.name
+            continue
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigurationError(f"tool {name}: parameter {parameter.name!r} must be an ordinary one with a name")
+        if parameter.name in notes:
+            hint = typing.Annotated[hint, msgspec.Meta(description=notes[parameter.name])]
+        default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
+        if isinstance(default, list | dict | set) and default:
+            value: Any = default
+            fields.append((parameter.name, hint, msgspec.field(default_factory=lambda value=value: value.copy())))
+        else:
+            fields.append((parameter.name, hint, default))
+    try:
+        struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.schema(struct)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"tool {name}: its parameters have no JSON Schema: {error}") from error
+    return context_name, struct
+
+
+def _is_context(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    return hint is RunContext or typing.get_origin(hint) is RunContext
+
+
+def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of ``arguments``: the object itself on top, what it refers to under ``$defs``."""
+    (top,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    schema = dict(components.pop(cast("str", top["$ref"]).rsplit("/", 1)[-1]))
+    schema.pop("title", None)
+    if components:
+        schema["$defs"] = components
+    return schema
+
+

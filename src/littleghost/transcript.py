@@ -1,0 +1,255 @@
+"""The rules of a transcript, as pure functions.
+
+A transcript is a list of messages. Its shape, which every provider accepts:
+
+* results follow the assistant message that called for them, in one ``tool`` message, in the order of the calls;
+* every call has exactly one result, and every result a call.
+
+What is stored is a journal: each result is committed when its tool ends, so results may lie in several messages and in the order they
+came, and a killed run leaves calls without a result. `normalise` puts the first right, `settle` answers the second. Call ids may
+repeat from turn to turn, so a result belongs to the nearest assistant message before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from littleghost.content import Block, Text, ToolResult, ToolUse
+from littleghost.message import Message
+
+__all__ = ["MARK", "admit", "cut", "for_model", "interrupted", "mark", "normalise", "open_turn", "sanitise", "unsettled"]
+
+MARK = "littleghost"
+"""The key of a message's or session's metadata under which the library keeps notes of its own."""
+
+INTERRUPTED = "The tool was interrupted before its result was recorded. Whether it took effect is unknown."
+_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def sanitise(messages: Iterable[Message]) -> list[Message]:
+    """Return what of ``messages`` may be stored.
+
+    System messages go; so do messages whose metadata has a ``transient`` other than ``None`` or ``False``, and reasoning blocks.
+    A message emptied by that goes, one that was empty from the start stays.
+    """
+    kept: list[Message] = []
+    for message in messages:
+        transient = message.metadata.get("transient")
+        if message.role == "system" or not (transient is None or transient is False):
+            continue
+        clean = message.without_reasoning()
+        if clean.content or not message.content:
+            kept.append(clean)
+    return kept
+
+
+def normalise(messages: Iterable[Message]) -> list[Message]:
+    """Return ``messages`` with the results of each assistant message merged into one message, in call order, right after it.
+
+    Nothing is dropped: results without a call, and further results of one call, stay where they are. Doing it twice changes nothing.
+    """
+    done: list[Message] = []
+    turn: list[Message] = []
+    for message in messages:
+        if message.role == "assistant":
+            done += _ordered(turn)
+            turn = [message]
+        else:
+            turn.append(message)
+    return done + _ordered(turn)
+
+
+def _ordered(turn: list[Message]) -> list[Message]:
+    """Return one assistant message and what follows it, its results merged."""
+    calls = turn[0].tool_uses if turn and turn[0].role == "assistant" else ()
+    if not calls or len(turn) == 1:
+        return turn
+    order = {call.id: position for position, call in enumerate(calls)}
+    results: dict[str, ToolResult] = {}
+    beside: list[Block] = []
+    metadata: dict[str, Any] = {}
+    rest: list[Message] = []
+    for message in turn[1:]:
+        mine = [result for result in message.tool_results if result.tool_use_id in order and result.tool_use_id not in results]
+        if message.role != "tool" or not mine:
+            rest.append(message)
+            continue
+        taken: set[int] = set()
+        for result in mine:
+            if result.tool_use_id not in results:
+                results[result.tool_use_id] = result
+                taken.add(id(result))
+        # What stands beside the results (an attachment, a result of no call) stays with them.
+        beside += [block for block in message.content if id(block) not in taken]
+        metadata |= message.metadata
+    if not results:
+        return turn
+    merged = tuple(sorted(results.values(), key=lambda result: order[result.tool_use_id]))
+    return [turn[0], Message("tool", (*merged, *beside), metadata), *rest]
+
+
+def unsettled(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
+    """Return the calls of the last assistant message that have no result yet, in call order."""
+    index = open_turn(messages)
+    if index is None:
+        return ()
+    answered = {result.tool_use_id for message in messages[index + 1 :] for result in message.tool_results}
+    return tuple(call for call in messages[index].tool_uses if call.id not in answered)
+
+
+def open_turn(messages: Sequence[Message]) -> int | None:
+    """Return the index of the last assistant message where it has calls without a result, else ``None``."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            answered = {result.tool_use_id for message in messages[index + 1 :] for result in message.tool_results}
+            return index if any(call.id not in answered for call in messages[index].tool_uses) else None
+    return None
+
+
+def interrupted(call: ToolUse, text: str = INTERRUPTED) -> ToolResult:
+    """Return the result that settles a call whose outcome nobody knows."""
+    return ToolResult(tool_use_id=call.id, content=[Text(text)], status="error")
+
+
+def for_model(messages: Iterable[Message]) -> list[Message]:
+    """Return the view of a transcript that every provider accepts.
+
+    Beyond `normalise`: a call without a result gets one that says so, results without a call go, so do empty messages, and an answer
+    that was cut short goes where another answer took its place or the model is to answer anew.
+    """
+    shaped = normalise(messages)
+    view: list[Message] = []
+    for index, message in enumerate(shaped):
+        following = shaped[index + 1] if index + 1 < len(shaped) else None
+        if message.role == "assistant":
+            if is_partial(message) and not message.tool_uses and (following is None or following.role == "assistant"):
+                continue
+            if message.content:
+                view.append(message)
+            if message.tool_uses and not (following and following.role == "tool" and following.tool_results):
+                view.append(Message("tool", tuple(interrupted(call) for call in message.tool_uses)))
+        elif message.role == "tool":
+            answered = _answers(message, shaped[index - 1] if index else None)
+            if answered is not None:
+                view.append(answered)
+        elif message.content:
+            view.append(message)
+    return view
+
+
+def _answers(message: Message, before: Message | None) -> Message | None:
+    """Return the tool message with exactly one result for each call of ``before``, or ``None`` where it answers nothing."""
+    calls = before.tool_uses if before is not None and before.role == "assistant" else ()
+    if not calls:
+        return None
+    found: dict[str, ToolResult] = {}
+    for result in message.tool_results:
+        found.setdefault(result.tool_use_id, result)
+    beside = tuple(block for block in message.content if not isinstance(block, ToolResult))
+    exact = tuple(found.get(call.id) or interrupted(call) for call in calls)
+    content = (*exact, *beside)
+    return message if content == message.content else msgspec.structs.replace(message, content=content)
+
+
+def cut(messages: Sequence[Message], at: int) -> int:
+    """Return the largest count up to ``at`` that does not part a call from its result."""
+    at = max(0, min(at, len(messages)))
+    while at:
+        index = open_turn(messages[:at])
+        if index is None:
+            return at
+        settled_later = unsettled(messages[:at]) != unsettled(_through_turn(messages, index))
+        if not settled_later:
+            return at
+        at = index
+    return 0
+
+
+def _through_turn(messages: Sequence[Message], index: int) -> Sequence[Message]:
+    """Return ``messages`` up to the assistant message after the one at ``index``."""
+    for later in range(index + 1, len(messages)):
+        if messages[later].role == "assistant":
+            return messages[:later]
+    return messages
+
+
+def mark(message: Message, **notes: Any) -> Message:
+    """Return ``message`` with ``notes`` added to the library's part of its metadata."""
+    known = message.metadata.get(MARK)
+    merged = {**(cast("dict[str, Any]", known) if isinstance(known, dict) else {}), **notes}
+    return msgspec.structs.replace(message, metadata={**message.metadata, MARK: merged})
+
+
+def note(message: Message, name: str) -> Any:
+    """Return the note ``name`` in the library's part of the metadata, or ``None``."""
+    known = message.metadata.get(MARK)
+    return cast("dict[str, Any]", known).get(name) if isinstance(known, dict) else None
+
+
+def is_partial(message: Message) -> bool:
+    """Whether ``message`` is an answer that was cut short."""
+    return note(message, "partial") is not None
+
+
+def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Message:
+    """Return a model's answer as a message that can be stored and sent to any provider.
+
+    Ids that are missing or used twice get another, names that no provider takes are mended, text with lone surrogates is
+    repaired. A call whose arguments were no JSON object keeps an empty input, and the note ``malformed`` says what was wrong with
+    them, so that it is answered with an error and never run, now or after a crash.
+
+    Args:
+        message: What the model answered.
+        malformed: What was wrong with the arguments of calls, by position among the calls.
+    """
+    wrong: dict[str, str] = {}
+    content: list[Block] = []
+    used: set[str] = set()
+    position = 0
+    for block in message.content:
+        if isinstance(block, ToolUse):
+            fault = (malformed or {}).get(position)
+            block, fault = _admit_call(block, position, used, fault)
+            if fault is not None:
+                wrong[block.id] = fault
+            position += 1
+        elif isinstance(block, Text):
+            block = Text(_repair(block.text))
+        content.append(block)
+    admitted = Message("assistant", content, message.metadata)
+    return mark(admitted, malformed=wrong) if wrong else admitted
+
+
+def _admit_call(call: ToolUse, position: int, used: set[str], fault: str | None) -> tuple[ToolUse, str | None]:
+    identifier = _repair(call.id) or f"call_{position}"
+    base, number = identifier, 1
+    while identifier in used:
+        number += 1
+        identifier = f"{base}_{number}"
+    used.add(identifier)
+    name = _NAME.sub("_", call.name)[:64] or "unnamed"
+    arguments: Any = call.input
+    if fault is None:
+        try:
+            arguments = _plain(arguments)
+        except ValueError as error:
+            fault = str(error)
+    return ToolUse(id=identifier, name=name, input={} if fault is not None else arguments), fault
+
+
+def _plain(arguments: Any) -> dict[str, Any]:
+    from littleghost import data
+
+    return data.unpack(data.pack_object(arguments, "arguments"))
+
+
+def _repair(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
