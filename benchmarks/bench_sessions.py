@@ -135,6 +135,7 @@ async def appends(folder: Path, rounds: int) -> None:
         async def kept() -> None:
             await ours.append(turn())
 
+        await loads(length, bare, store, rounds if length >= 10_000 else rounds * 4)
         kinds = {"sqlite3, one-thread executor": threaded, "sqlite3, called directly": direct, "SQLiteStore": kept}
         table = Table((name, []) for name in kinds)
         for kind in kinds.values():
@@ -149,9 +150,6 @@ async def appends(folder: Path, rounds: int) -> None:
                 table[name].append((time.perf_counter() - start) / BLOCK * 1e6)
         gc.unfreeze()
         table.show(f"durable append of a turn to {length:,} messages", "sqlite3, one-thread executor")
-        await loads(length, bare, store, rounds * 4 if length < 10_000 else rounds)
-        if length == LENGTHS[-1]:
-            bare.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         await store.aclose()
         executor.shutdown()
         bare.db.close()
@@ -168,7 +166,7 @@ async def loads(length: int, bare: Bare, store: SQLiteStore, rounds: int) -> Non
         start = time.perf_counter()
         await store.load("a")
         table["SQLiteStore"].append((time.perf_counter() - start) * 1e6)
-    table.show(f"load of about {length:,} messages", "sqlite3 and one decode")
+    table.show(f"load of {length:,} messages", "sqlite3 and one decode")
 
 
 async def together(folder: Path, rounds: int) -> None:

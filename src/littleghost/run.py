@@ -7,8 +7,8 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -547,6 +547,29 @@ def _call_on(running: asyncio.AbstractEventLoop, callback: Callable[[], None]) -
         running.call_soon_threadsafe(callback)
     except RuntimeError:
         pass
+
+
+@contextmanager
+def stoppable(token: CancellationToken) -> Generator[None]:
+    """Cancel what is awaited inside when ``token`` is, and raise `RunCancelled` in its place."""
+    token.check()
+    running, task = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())
+    before, asked = task.cancelling(), False
+
+    def cancel() -> None:
+        nonlocal asked
+        asked = True
+        task.cancel()
+
+    remove = token.add_callback(lambda: _call_on(running, cancel))
+    try:
+        yield
+    except asyncio.CancelledError:
+        if asked and task.uncancel() <= before:
+            raise _cancelled(token) from None
+        raise
+    finally:
+        remove()
 
 
 def deadline_for(timeout: float | None, limits: loop.RunLimits) -> Deadline | None:

@@ -20,7 +20,7 @@ from littleghost.loop import Book, RunLimits
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
-from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for
+from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for, stoppable
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -82,6 +82,7 @@ class RunStream:
         self._room: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[Run] | None = None
         self._run: Run | None = None
+        self._listening = True
 
     @property
     def run(self) -> Run:
@@ -117,11 +118,18 @@ class RunStream:
         task.add_done_callback(lambda _: self._wake.set())
 
     def _hear(self, event: Event) -> None:
-        self._events.append(event)
+        if self._listening:
+            self._events.append(event)
         self._wake.set()
 
+    def _let_go(self) -> None:
+        """Nobody reads any more: keep no event, and hold nobody up."""
+        self._listening = False
+        self._events.clear()
+        self._room.set()
+
     async def _ready(self) -> None:
-        while len(self._events) >= QUEUE:
+        while self._listening and len(self._events) >= QUEUE:
             self._room.clear()
             await self._room.wait()
 
@@ -304,12 +312,10 @@ class Runtime:
             token.detach()
             if not task.done():
                 token.cancel("the reader left")
-                task.cancel()
+                events._let_go()  # pyright: ignore[reportPrivateUsage]
                 await _settled(task)
-            if not task.cancelled():
-                task.exception()  # whoever reads to the end has seen it
-                if events._run is None and task.exception() is None:  # pyright: ignore[reportPrivateUsage]
-                    events._run = task.result()  # pyright: ignore[reportPrivateUsage]
+            if not task.cancelled() and task.exception() is None:
+                events._run = task.result()  # pyright: ignore[reportPrivateUsage]
 
     # Within
 
@@ -344,7 +350,8 @@ class Runtime:
         async with AsyncExitStack() as stack:
             stack.callback(token.detach)
             if session is not None:
-                await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+                with stoppable(token):
+                    await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,

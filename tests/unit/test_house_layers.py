@@ -25,6 +25,7 @@ LAYERS = """
     events
     telemetry
     locks
+    portal
     sessions.contract
     sessions
     workspace
@@ -35,10 +36,10 @@ LAYERS = """
     models.contract
     models
     tools
-    agent
     loop
     run
     runtime
+    agent
     sync
     littleghost
     adapters

@@ -26,7 +26,7 @@ __all__ = ["LocalSandbox", "View"]
 
 T = TypeVar("T")
 
-_FILE_CAPABILITIES = frozenset({"files", "bytes", "stat", "named_paths", "scope"})
+_FILE_CAPABILITIES = frozenset({"files", "bytes", "stat", "named_paths", "scope", "local_files"})
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

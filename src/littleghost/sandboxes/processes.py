@@ -197,7 +197,7 @@ class _Command:
             self.reason = reason
         if self.state == "running":
             with suppress(OSError):
-                self.connection.send(b"K")
+                self.connection.shutdown(socket.SHUT_WR)  # whatever the keeper is at, the end of its life line ends it
 
     def end_threadsafe(self, reason: str) -> None:
         """Do the same from any thread."""
@@ -339,9 +339,9 @@ class Launcher:
             await asyncio.shield(command.finished)
             if command.state == "lost":
                 await self._clear_up_after(command)
-            with suppress(TimeoutError):
-                # Whoever could hold the pipes is dead; what is in them is read. Only what escaped could still hold them.
-                await asyncio.wait_for(asyncio.shield(command.drained), 0.5)
+            if not command.drained.done():
+                # Whoever could hold the pipes is dead, so they are at their end; only what escaped could still hold them.
+                await asyncio.wait([command.drained], timeout=0.5)
         except BaseException:
             command.end("abandoned")
             await settled(command.finished)

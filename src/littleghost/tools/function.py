@@ -14,6 +14,7 @@ import msgspec
 from littleghost import data
 from littleghost.content import Block, Text
 from littleghost.errors import ConfigurationError, DataError, ToolError
+from littleghost.message import Message, pack_messages
 from littleghost.tools.contract import RunContext, Tool
 
 __all__ = ["FunctionTool", "tool"]
@@ -117,9 +118,9 @@ def result_content(value: Any) -> tuple[Block, ...]:
     if isinstance(value, str):
         return (Text(data.check_text(value, "result")),)
     if isinstance(value, Block):
-        return (value,)
+        value = (value,)
     if isinstance(value, list | tuple) and value and all(isinstance(item, Block) for item in cast("list[Any]", value)):
-        return tuple(cast("list[Block]", value))
+        return pack_messages((Message("tool", value),), "result")[1][0].content
     try:
         plain: Any = msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,0 +1,54 @@
+"""Which store a command works on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from littleghost import ConfigurationError, SessionStore, SQLiteStore, open_store
+
+__all__ = ["default_path", "existing_store", "store_at"]
+
+
+def default_path() -> Path:
+    """Return the file that sessions are kept in where nothing else was said.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    if sys.platform == "win32":
+        given, otherwise = os.environ.get("LOCALAPPDATA", ""), Path.home() / "AppData" / "Local"
+    else:
+        given, otherwise = os.environ.get("XDG_DATA_HOME", ""), Path.home() / ".local" / "share"
+    return (Path(given) if Path(given).is_absolute() else otherwise) / "littleghost" / "sessions.db"
+
+
+def store_at(url: str | None) -> SessionStore:
+    """Return the store with the URL ``url``, or the user's own, in a folder that nobody else may read."""
+    if url is not None:
+        return open_store(url)
+    path = default_path()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"the folder {path.parent} cannot be made ({error.strerror}); choose a place with --store") from error
+    return SQLiteStore(path)
+
+
+def existing_store(url: str | None) -> SessionStore:
+    """Return the store, and do not make one only to look into it.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    store = store_at(url) if url is not None else None
+    path = default_path() if url is None else _file(url)
+    if path is not None and not path.exists():
+        raise ConfigurationError(f"there is no store at {path}; a chat makes one, and --store URL names another")
+    return store or SQLiteStore(path or default_path())
+
+
+def _file(url: str) -> Path | None:
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])) if parts.scheme.lower() == "sqlite" else None

@@ -1,0 +1,114 @@
+"""What the commands write to: text made safe for a terminal, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+import typer
+from rich.console import Console
+
+from littleghost import ConfigurationError, LittleGhostError
+
+__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call"]
+
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended."""
+
+# A model's text may hold what moves the cursor, recolours or overwrites what is there, or turns the direction of writing.
+_SAFE: dict[int, int | str | None] = {
+    **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
+    0x0D: None,
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"),
+}
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with nothing in it that a terminal would obey."""
+    return text.translate(_SAFE)
+
+
+def one_line(text: str, width: int = 100) -> str:
+    """Return the beginning of ``text`` in one line, safe for a terminal."""
+    line = " ".join(printable(text[: width * 4]).split())
+    return line if len(line) <= width and len(text) <= width * 4 else line[: width - 1] + "…"
+
+
+def short_call(name: str, arguments: Mapping[str, Any], width: int = 100) -> str:
+    """Return a tool call as one short line, such as ``read_file(path="notes.md")``."""
+    shown = (f"{key}={one_line(json.dumps(value, ensure_ascii=False), 48)}" for key, value in arguments.items())
+    return one_line(f"{name}({', '.join(shown)})", width)
+
+
+class Terminal:
+    """Standard output and error: styled where they are a terminal, plain where they are not.
+
+    Attributes:
+        out: For what was asked for.
+        err: For everything beside it.
+        interactive: Whether a person reads and writes.
+    """
+
+    def __init__(self) -> None:
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # not what a test put in its place
+                cast("Any", stream).reconfigure(errors="replace")
+        self.out = _console(sys.stdout)
+        self.err = _console(sys.stderr)
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+
+    @property
+    def aside(self) -> Console:
+        """Where remarks go: beside the answers on a terminal, away from them in a pipe."""
+        return self.out if self.interactive else self.err
+
+    def remark(self, text: str) -> None:
+        """Write a line that is no answer."""
+        self.aside.print(printable(text), style="dim")
+
+    def complain(self, error: BaseException) -> None:
+        """Write what went wrong, in one line, to standard error."""
+        self.err.print(f"error: {describe(error)}", style="red")
+
+
+def _console(file: TextIO) -> Console:
+    return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line."""
+    text = one_line(str(error), 2000)
+    if isinstance(error, LittleGhostError):
+        return text or type(error).__name__
+    return f"unexpected {type(error).__name__}: {text} (littleghost --debug … shows where)"
+
+
+def exit_status(error: BaseException) -> int:
+    """Return 2 where the caller has to set something up differently, else 1."""
+    return 2 if isinstance(error, ConfigurationError) else 1
+
+
+@contextmanager
+def reporting(terminal: Terminal, *, debug: bool) -> Generator[None]:
+    """End the program with one line and an exit status for whatever is raised inside; with ``debug``, with a traceback."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Who read our output is gone. What is still in the buffer has no place to go to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except Exception as error:
+        if debug:
+            raise
+        terminal.complain(error)
+        raise typer.Exit(exit_status(error)) from error

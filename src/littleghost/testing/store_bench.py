@@ -1,0 +1,245 @@
+"""What the clauses of the store kit work with: stores made for them, and other processes that use the same one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+from littleghost.message import Message, pack_messages
+from littleghost.sessions.contract import Commit, SessionStore, Snapshot
+from littleghost.testing.conformance import ClauseFailure, ClauseSkipped
+from littleghost.testing.store_child import COMMAND, recipe_for
+
+__all__ = ["Bench", "Child", "Subject"]
+
+Factory = Callable[[], "SessionStore | Awaitable[SessionStore]"]
+
+ACTOR = "kit"
+
+
+class Subject:
+    """A store, asked only for what its capabilities name, and its answers in one form."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self.store = store
+
+    def can(self, capability: str) -> bool:
+        """Whether the store offers ``capability``."""
+        return capability in self.store.capabilities
+
+    async def load(self, id: str, actor: str | None = ACTOR) -> Snapshot | None:
+        """Return what the store has, a mapping of a simple store as a `Snapshot` too."""
+        value: Any = await self.store.load(id, actor_id=actor)
+        if value is None or isinstance(value, Snapshot):
+            return value
+        if not isinstance(value, Mapping):
+            raise ClauseFailure(f"load returned a {type(value).__name__}")
+        form = cast("Mapping[str, Any]", value)
+        messages = pack_messages(form["messages"])[1]
+        return Snapshot(
+            messages=messages,
+            state=form.get("state") or {},
+            metadata=form.get("metadata") or {},
+            revision=form.get("revision"),
+            count=form.get("count"),
+        )
+
+    async def get(self, id: str, actor: str | None = ACTOR) -> Snapshot:
+        """Return what the store has, which must be something."""
+        snapshot = await self.load(id, actor)
+        if snapshot is None:
+            raise ClauseFailure(f"the session {id[:40]!r} is not there")
+        return snapshot
+
+    async def texts(self, id: str, actor: str | None = ACTOR) -> list[str]:
+        """Return the text of each message."""
+        return [message.text for message in (await self.get(id, actor)).messages]
+
+    async def append(
+        self,
+        id: str,
+        *messages: Message,
+        count: int,
+        state: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        actor: str | None = ACTOR,
+        **options: Any,
+    ) -> Commit:
+        """Append; ``options`` go to the store as they are."""
+        answer: Any = await self.store.append(
+            id,
+            messages=list(messages),
+            state=state or {},
+            metadata=metadata or {},
+            expected_count=count,
+            actor_id=actor,
+            **options,
+        )
+        return _commit(answer, count + len(messages))
+
+    async def replace(
+        self,
+        id: str,
+        *messages: Message,
+        state: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        actor: str | None = ACTOR,
+        **options: Any,
+    ) -> Commit:
+        """Replace; ``options`` go to the store as they are."""
+        answer: Any = await self.store.replace(
+            id, messages=list(messages), state=state or {}, metadata=metadata or {}, actor_id=actor, **options
+        )
+        return _commit(answer, len(messages))
+
+
+def _commit(answer: Any, count: int) -> Commit:
+    if answer is None:
+        return Commit(revision=None, count=count)
+    if not isinstance(answer, Commit):
+        raise ClauseFailure(f"a write returned a {type(answer).__name__} in place of a Commit or None")
+    return answer
+
+
+class Child:
+    """Another process that uses the store."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def line(self) -> str | None:
+        """Return the next line it says, ``None`` at its end."""
+        assert self._process.stdout is not None  # noqa: S101
+        return (await self._process.stdout.readline()).decode().rstrip("\n") or None
+
+    async def expect(self, what: str) -> None:
+        """Wait for it to say ``what``."""
+        said = await self.line()
+        if said != what:
+            raise ClauseFailure(f"another process was to say {what!r}, and said {said!r}")
+
+    def go(self) -> None:
+        """Let it go on."""
+        assert self._process.stdin is not None  # noqa: S101
+        self._process.stdin.write(b"\n")
+
+    async def rest(self) -> list[str]:
+        """Return all that it says, and wait for its end, which must be a good one."""
+        lines: list[str] = []
+        while (line := await self.line()) is not None:
+            lines.append(line)
+        if await self._process.wait():
+            raise ClauseFailure(f"another process failed with status {self._process.returncode}")
+        return lines
+
+    async def kill(self) -> None:
+        """Kill it at once, with no chance to tidy up."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class Bench:
+    """Makes what a clause needs. Every session it names is new, for the medium may be shared by all clauses.
+
+    Attributes:
+        capabilities: Those of the store.
+        subject: What is under test, by name.
+        persistent: Whether two stores that the factory makes share their data.
+    """
+
+    def __init__(
+        self, factory: Factory, *, capabilities: frozenset[str], subject: str, persistent: bool, recipe: dict[str, str] | None
+    ) -> None:
+        self._factory = factory
+        self._recipe = recipe
+        self.capabilities = capabilities
+        self.subject = subject
+        self.persistent = persistent
+
+    @classmethod
+    async def of(cls, factory: Factory, *, persistent: bool | None, importable: str | None) -> Bench:
+        """Return a bench for the stores of ``factory``, having found out what is not given."""
+        store = await _made(factory)
+        bench = cls(
+            factory,
+            capabilities=frozenset(store.capabilities),
+            subject=type(store).__name__,
+            persistent=bool(persistent),
+            recipe=recipe_for(cast("Callable[[], SessionStore]", factory), importable),
+        )
+        try:
+            if persistent is None:
+                # A store that cannot even write fails its clauses; here it only counts as one that shares nothing.
+                with suppress(Exception):
+                    id = bench.id()
+                    await Subject(store).append(id, Message.user("x"), count=0)
+                    async with bench.open() as other:
+                        bench.persistent = await other.load(id) is not None
+        finally:
+            await store.aclose()
+        return bench
+
+    @staticmethod
+    def id(what: str = "session") -> str:
+        """Return an id that was never used."""
+        return f"{what}-{uuid.uuid4().hex}"
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Subject]:
+        """Make a store, and close it in the end."""
+        store = await _made(self._factory)
+        try:
+            yield Subject(store)
+        finally:
+            await store.aclose()
+
+    def need_persistence(self) -> None:
+        """Skip the clause where two stores share nothing."""
+        if not self.persistent:
+            raise ClauseSkipped("two stores of this factory share no data")
+
+    @asynccontextmanager
+    async def children(self, *orders: Mapping[str, Any]) -> AsyncGenerator[Sequence[Child]]:
+        """Start a process for each order, and end them all with the block."""
+        self.need_persistence()
+        if self._recipe is None:
+            raise ClauseSkipped(
+                "another process cannot make this store; give importable='module:function', or a factory that can be pickled"
+            )
+        children: list[Child] = []
+        try:
+            for order in orders:
+                children.append(await self._start({"recipe": self._recipe, "actor_id": ACTOR, **order}))
+            yield children
+        finally:
+            for child in children:
+                await child.kill()
+
+    @staticmethod
+    async def _start(order: dict[str, Any]) -> Child:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            COMMAND,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
+            limit=1 << 20,
+        )
+        assert process.stdin is not None  # noqa: S101
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        return Child(process)
+
+
+async def _made(factory: Factory) -> SessionStore:
+    store = factory()
+    return await store if inspect.isawaitable(store) else store

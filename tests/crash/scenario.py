@@ -1,0 +1,189 @@
+"""One agent that uses every kind of tool, and a point before and after each of its effects where it can be stopped.
+
+Run as a program it performs a list of scenarios, each in a process of its own that is killed at a point by ``SIGKILL``::
+
+    python scenario.py FOLDER < scenarios.jsonl > results.jsonl
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from littleghost import (
+    Agent,
+    Message,
+    Model,
+    RunContext,
+    Runtime,
+    SessionNotFoundError,
+    SQLiteStore,
+    Text,
+    Tool,
+    ToolUse,
+)
+from littleghost.testing import FunctionModel
+
+QUESTION, ANSWER = "Order two of A7 and one of B2.", "All is ordered."
+Point = Callable[[str], Awaitable[None]]
+
+
+class Points:
+    """Counts the points that a run passes, and acts at one of them."""
+
+    def __init__(self, at: int | None, act: Callable[[], Any]) -> None:
+        self.names: list[str] = []
+        self._at = at
+        self._act = act
+
+    async def __call__(self, name: str) -> None:
+        self.names.append(name)
+        if len(self.names) - 1 == self._at:
+            acted = self._act()
+            if asyncio.iscoroutine(acted):
+                await acted
+
+
+class Ledger:
+    """A file that knows how often each call took effect, whatever the library believes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def enter(self, kind: str, key: str) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, json.dumps([kind, key]).encode() + b"\n")
+        os.fsync(file)
+        os.close(file)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        counted: dict[tuple[str, str], int] = {}
+        for line in self._path.read_text().splitlines() if self._path.exists() else []:
+            kind, key = json.loads(line)
+            counted[kind, key] = counted.get((kind, key), 0) + 1
+        return counted
+
+
+class Probed(Tool):
+    """A tool with a point before its effect, between effect and end, and after its end."""
+
+    description = "One tool of the scenario."
+    schema = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
+
+    def __init__(self, name: str, point: Point, ledger: Ledger | None, *, idempotent: bool = False, state: bool = False) -> None:
+        self.name, self.idempotent = name, idempotent
+        self._point, self._ledger, self._state = point, ledger, state
+
+    async def call(self, arguments: dict[str, Any], context: RunContext) -> Any:
+        await self._point(f"{self.name} starts")
+        if self._ledger is not None:
+            self._ledger.enter(self.name, str(context.idempotency_key))
+            await self._point(f"{self.name} took effect")
+        if self._state:
+            context.state["ordered"] = [*context.state.get("ordered", []), arguments["sku"]]
+        await asyncio.sleep(0)
+        await self._point(f"{self.name} ends")
+        return f"{self.name} {arguments['sku']} done"
+
+
+class ProbedModel(Model):
+    """A model with a point before and after each answer, and in the middle of its text."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._inner = FunctionModel(reply)
+
+    async def stream(self, request: Any) -> Any:
+        await self._point("model starts")
+        async for event in self._inner.stream(request):
+            yield event
+            await self._point("model streams")
+
+
+class ProbedStore(SQLiteStore):
+    """A store with a point before and after each commit."""
+
+    point: Point
+
+    async def append(self, *args: Any, **options: Any) -> Any:
+        await self.point("commit starts")
+        answer = await super().append(*args, **options)
+        await self.point("commit ends")
+        return answer
+
+
+def reply(request: Any) -> Message | str:
+    """Answer by what the conversation holds, so that it makes no difference who asks."""
+    answered = [result for message in request.messages for result in message.tool_results]
+    if not answered:
+        uses = [("look", "A7"), ("order", "A7"), ("reserve", "A7")]
+    elif len(answered) == 3:
+        uses = [("order", "B2")]
+    else:
+        return ANSWER
+    calls = [ToolUse(id=f"call{number}", name=name, input={"sku": sku}) for number, (name, sku) in enumerate(uses)]
+    return Message.assistant([Text("Working on it. "), *calls])
+
+
+def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedStore]:
+    """Return the agent of the scenario and the store that it uses."""
+    ledger = Ledger(folder / "effects")
+    tools = [
+        Probed("look", point, None),
+        Probed("order", point, ledger, state=True),
+        Probed("reserve", point, ledger, idempotent=True),
+    ]
+    store = ProbedStore(folder / "sessions.db")
+    store.point = point
+    store.granularity = granularity  # type: ignore[assignment]
+    return Agent(ProbedModel(point), instructions="You order things.", tools=tools), store
+
+
+async def perform(folder: Path, how: str, point: Points, granularity: str) -> dict[str, Any]:
+    """Ask, or go on, and return what became of it."""
+    agent, store = make(folder, point, granularity)
+    async with Runtime(session_store=store) as runtime:
+        who = {"session_id": "s", "actor_id": "a"}
+        if how == "resume":
+            try:
+                run = await runtime.resume(agent, **who)
+            except SessionNotFoundError:
+                run = await runtime.ask(agent, QUESTION, **who)
+        else:
+            run = await runtime.ask(agent, QUESTION, **who)
+    await store.aclose()
+    return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
+
+
+def main() -> None:
+    """Perform each scenario from standard input in a child process, and say how it ended."""
+    root = Path(sys.argv[1])
+    for line in sys.stdin:
+        job = json.loads(line)
+        folder = root / job["folder"]
+        folder.mkdir(exist_ok=True)
+        child = os.fork()
+        if child == 0:
+            result = folder / "result"
+            result.unlink(missing_ok=True)
+            point = Points(job["at"], lambda: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"]))
+            except BaseException as error:
+                answer = {"outcome": f"{type(error).__name__}: {error}", "points": point.names}
+            result.write_text(json.dumps(answer))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        answer = {"outcome": "killed"} if killed else json.loads((folder / "result").read_text())
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A process killed by SIGKILL before or after any effect loses nothing, and another one goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenario import ANSWER, QUESTION, Ledger
+
+from littleghost import Message, Session, SQLiteStore, transcript
+
+SCENARIO = Path(__file__).with_name("scenario.py")
+
+
+class Machine:
+    """The process that forks the processes to be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(SCENARIO), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, folder: str, how: str, at: int | None, granularity: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        job = {"folder": folder, "how": how, "at": at, "granularity": granularity}
+        print(json.dumps(job), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.close()
+
+
+async def journal(folder: Path) -> tuple[list[Message], dict[str, Any]]:
+    async with SQLiteStore(folder / "sessions.db") as store:
+        session = Session(id="s", actor_id="a", store=store)
+        return await session.journal(), await session.state()
+
+
+def check(folder: Path, messages: list[Message], state: dict[str, Any], granularity: str) -> None:
+    """What holds when the conversation is complete, whatever was killed on the way."""
+    assert [message.text for message in messages if message.role == "user"] == [QUESTION]
+    assert messages[-1].text == ANSWER
+    shaped = transcript.normalise(messages)
+    assert transcript.for_model(shaped) == shaped, "the transcript is not in canonical shape"
+    assert transcript.unsettled(messages) == ()
+    if granularity == "batch":
+        assert shaped == messages
+    results: dict[str, list[Any]] = {"look": [], "order": [], "reserve": []}
+    for call_message, answer in zip(shaped, shaped[1:], strict=False):
+        calls = call_message.tool_uses
+        if calls:
+            assert [result.tool_use_id for result in answer.tool_results] == [call.id for call in calls]
+            for call, result in zip(calls, answer.tool_results, strict=True):
+                results[call.name].append(result)
+    assert {name: len(found) for name, found in results.items()} == {"look": 1, "order": 2, "reserve": 1}
+    counts = Ledger(folder / "effects").counts()
+    orders = {key: count for (kind, key), count in counts.items() if kind == "order"}
+    assert all(count == 1 for count in orders.values()), "a tool with effects ran twice for one call"
+    succeeded = sum(result.status == "success" for result in results["order"])
+    assert succeeded <= len(orders) <= 2
+    assert len(state.get("ordered", [])) >= succeeded
+    reserved = [count for (kind, _), count in counts.items() if kind == "reserve"]
+    assert len(reserved) == 1, "an idempotent call has one key for its whole life"
+    assert results["reserve"][0].status == "success"
+    for result in [*results["look"], *results["order"]]:
+        assert result.status == "success" or "interrupted" in result.text
+
+
+@pytest.mark.parametrize("granularity", ["call", "batch"])
+async def test_killed_at_any_point_another_process_goes_on(machine: Machine, granularity: str) -> None:
+    whole = machine.run("whole", "ask", None, granularity)
+    assert whole["outcome"] == "completed"
+    points = whole["points"]
+    assert {"model starts", "commit ends", "order took effect", "reserve ends"} <= set(points)
+    check(machine.folder / "whole", *await journal(machine.folder / "whole"), granularity)
+    for at, name in enumerate(points):
+        folder = f"killed-{at}"
+        assert machine.run(folder, "ask", at, granularity)["outcome"] == "killed", f"{at}: {name}"
+        before, _ = await journal(machine.folder / folder)
+        resumed = machine.run(folder, "resume", None, granularity)
+        assert (resumed["outcome"], resumed.get("text")) == ("completed", ANSWER), f"{at}: {name}"
+        after, state = await journal(machine.folder / folder)
+        assert after[: len(before)] == before, f"{at}: {name}: a committed message was lost or changed"
+        check(machine.folder / folder, after, state, granularity)
+        again = machine.run(folder, "resume", None, granularity)
+        assert (again["outcome"], again["text"], again["steps"]) == ("completed", ANSWER, 0)
+        assert (await journal(machine.folder / folder))[0] == after
+
+
+@pytest.mark.parametrize("granularity", ["call", "batch"])
+async def test_killed_again_and_again_while_it_resumes(machine: Machine, granularity: str) -> None:
+    points = len(machine.run("whole", "ask", None, granularity)["points"])
+    luck = random.Random(20)
+    for number in range(20):
+        folder, kills, before = f"often-{number}", 0, []
+        at: int | None = luck.randrange(points)
+        result = machine.run(folder, "ask", at, granularity)
+        while result["outcome"] == "killed":
+            kills += 1
+            assert kills < 50
+            stored, _ = await journal(machine.folder / folder)
+            assert stored[: len(before)] == before
+            before = stored
+            at = luck.randrange(8) if kills < 6 else None
+            result = machine.run(folder, "resume", at, granularity)
+        assert result["outcome"] == "completed", f"seed 20, round {number}"
+        check(machine.folder / folder, *await journal(machine.folder / folder), granularity)
