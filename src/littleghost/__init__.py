@@ -10,34 +10,336 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from littleghost.agent import Agent as Agent
-    from littleghost.cancellation import CancellationToken as CancellationToken, Deadline as Deadline
-    from littleghost.content import Block as Block, Document as Document, Image as Image, Reasoning as Reasoning, Text as Text, ToolResult as ToolResult, ToolUse as ToolUse
-    from littleghost.errors import CapabilityError as CapabilityError, CleanupError as CleanupError, ConfigurationError as ConfigurationError, ConflictError as ConflictError, ContextOverflowError as ContextOverflowError, CorruptSessionError as CorruptSessionError, CredentialError as CredentialError, DataError as DataError, DeadlineExceeded as DeadlineExceeded, DependencyError as DependencyError, FormatError as FormatError, LimitExceededError as LimitExceededError, LittleGhostError as LittleGhostError, MalformedToolCallError as MalformedToolCallError, ModelError as ModelError, ModelProtocolError as ModelProtocolError, ModelRequestError as ModelRequestError, ModelUnavailableError as ModelUnavailableError, OutputLimitError as OutputLimitError, PolicyError as PolicyError, ProtocolError as ProtocolError, RunCancelled as RunCancelled, SessionBusyError as SessionBusyError, SessionNotFoundError as SessionNotFoundError, SessionSuspendedError as SessionSuspendedError, StoreError as StoreError, StoreUnavailableError as StoreUnavailableError, ToolError as ToolError, ToolFileExistsError as ToolFileExistsError, ToolFileNotFoundError as ToolFileNotFoundError, ToolIsADirectoryError as ToolIsADirectoryError, ToolNotADirectoryError as ToolNotADirectoryError, ToolPermissionError as ToolPermissionError, ToolTimeoutError as ToolTimeoutError, ToolUnicodeError as ToolUnicodeError, ToolValueError as ToolValueError, UnsupportedError as UnsupportedError
-    from littleghost.events import Committed as Committed, Event as Event, ModelEnded as ModelEnded, ModelEvent as ModelEvent, ModelStarted as ModelStarted, ReasoningDelta as ReasoningDelta, Retrying as Retrying, RunEnded as RunEnded, RunStarted as RunStarted, Suspended as Suspended, TextDelta as TextDelta, ToolCallArguments as ToolCallArguments, ToolCallReady as ToolCallReady, ToolCallStarted as ToolCallStarted, ToolEnded as ToolEnded, ToolStarted as ToolStarted, UsageReported as UsageReported
-    from littleghost.loop import RunLimits as RunLimits
-    from littleghost.message import Message as Message
-    from littleghost.models.contract import Model as Model, ModelRequest as ModelRequest, ToolSpec as ToolSpec
-    from littleghost.models.local import LocalModel as LocalModel
-    from littleghost.models.openai import OpenAIModel as OpenAIModel
-    from littleghost.models.resolve import resolve_model as resolve_model
-    from littleghost.run import Run as Run
-    from littleghost.runtime import RunStream as RunStream, Runtime as Runtime
-    from littleghost.sandboxes.bubblewrap import BubblewrapSandbox as BubblewrapSandbox
-    from littleghost.sandboxes.contract import Execution as Execution, FileInfo as FileInfo, Probe as Probe, Process as Process, Sandbox as Sandbox, SandboxLimits as SandboxLimits
-    from littleghost.sandboxes.host import HostSandbox as HostSandbox
-    from littleghost.sandboxes.native import native_sandbox as native_sandbox
-    from littleghost.sandboxes.policy import EffectivePolicy as EffectivePolicy, Policy as Policy
-    from littleghost.sessions.contract import ANY as ANY, Commit as Commit, Lease as Lease, Page as Page, SessionInfo as SessionInfo, SessionStore as SessionStore, Snapshot as Snapshot
-    from littleghost.sessions.memory import MemoryStore as MemoryStore
-    from littleghost.sessions.opening import open_store as open_store
-    from littleghost.sessions.session import Session as Session
-    from littleghost.sessions.sqlite import SQLiteStore as SQLiteStore
-    from littleghost.tools.builtin import SandboxTools as SandboxTools, list_files as list_files, read_file as read_file, replace_in_file as replace_in_file, sandbox_tools as sandbox_tools, shell as shell, write_file as write_file
-    from littleghost.tools.contract import RunContext as RunContext, Tool as Tool, Toolset as Toolset
-    from littleghost.tools.function import tool as tool
-    from littleghost.usage import Usage as Usage
-    from littleghost.workspace import Workspace as Workspace
+    from littleghost.agent import (
+        Agent as Agent,
+    )
+    from littleghost.cancellation import (
+        CancellationToken as CancellationToken,
+    )
+    from littleghost.cancellation import (
+        Deadline as Deadline,
+    )
+    from littleghost.content import (
+        Block as Block,
+    )
+    from littleghost.content import (
+        Document as Document,
+    )
+    from littleghost.content import (
+        Image as Image,
+    )
+    from littleghost.content import (
+        Reasoning as Reasoning,
+    )
+    from littleghost.content import (
+        Text as Text,
+    )
+    from littleghost.content import (
+        ToolResult as ToolResult,
+    )
+    from littleghost.content import (
+        ToolUse as ToolUse,
+    )
+    from littleghost.errors import (
+        CapabilityError as CapabilityError,
+    )
+    from littleghost.errors import (
+        CleanupError as CleanupError,
+    )
+    from littleghost.errors import (
+        ConfigurationError as ConfigurationError,
+    )
+    from littleghost.errors import (
+        ConflictError as ConflictError,
+    )
+    from littleghost.errors import (
+        ContextOverflowError as ContextOverflowError,
+    )
+    from littleghost.errors import (
+        CorruptSessionError as CorruptSessionError,
+    )
+    from littleghost.errors import (
+        CredentialError as CredentialError,
+    )
+    from littleghost.errors import (
+        DataError as DataError,
+    )
+    from littleghost.errors import (
+        DeadlineExceeded as DeadlineExceeded,
+    )
+    from littleghost.errors import (
+        DependencyError as DependencyError,
+    )
+    from littleghost.errors import (
+        FormatError as FormatError,
+    )
+    from littleghost.errors import (
+        LimitExceededError as LimitExceededError,
+    )
+    from littleghost.errors import (
+        LittleGhostError as LittleGhostError,
+    )
+    from littleghost.errors import (
+        MalformedToolCallError as MalformedToolCallError,
+    )
+    from littleghost.errors import (
+        ModelError as ModelError,
+    )
+    from littleghost.errors import (
+        ModelProtocolError as ModelProtocolError,
+    )
+    from littleghost.errors import (
+        ModelRequestError as ModelRequestError,
+    )
+    from littleghost.errors import (
+        ModelUnavailableError as ModelUnavailableError,
+    )
+    from littleghost.errors import (
+        OutputLimitError as OutputLimitError,
+    )
+    from littleghost.errors import (
+        PolicyError as PolicyError,
+    )
+    from littleghost.errors import (
+        ProtocolError as ProtocolError,
+    )
+    from littleghost.errors import (
+        RunCancelled as RunCancelled,
+    )
+    from littleghost.errors import (
+        SessionBusyError as SessionBusyError,
+    )
+    from littleghost.errors import (
+        SessionNotFoundError as SessionNotFoundError,
+    )
+    from littleghost.errors import (
+        SessionSuspendedError as SessionSuspendedError,
+    )
+    from littleghost.errors import (
+        StoreError as StoreError,
+    )
+    from littleghost.errors import (
+        StoreUnavailableError as StoreUnavailableError,
+    )
+    from littleghost.errors import (
+        ToolError as ToolError,
+    )
+    from littleghost.errors import (
+        ToolFileExistsError as ToolFileExistsError,
+    )
+    from littleghost.errors import (
+        ToolFileNotFoundError as ToolFileNotFoundError,
+    )
+    from littleghost.errors import (
+        ToolIsADirectoryError as ToolIsADirectoryError,
+    )
+    from littleghost.errors import (
+        ToolNotADirectoryError as ToolNotADirectoryError,
+    )
+    from littleghost.errors import (
+        ToolPermissionError as ToolPermissionError,
+    )
+    from littleghost.errors import (
+        ToolTimeoutError as ToolTimeoutError,
+    )
+    from littleghost.errors import (
+        ToolUnicodeError as ToolUnicodeError,
+    )
+    from littleghost.errors import (
+        ToolValueError as ToolValueError,
+    )
+    from littleghost.errors import (
+        UnsupportedError as UnsupportedError,
+    )
+    from littleghost.events import (
+        Committed as Committed,
+    )
+    from littleghost.events import (
+        Event as Event,
+    )
+    from littleghost.events import (
+        ModelEnded as ModelEnded,
+    )
+    from littleghost.events import (
+        ModelEvent as ModelEvent,
+    )
+    from littleghost.events import (
+        ModelStarted as ModelStarted,
+    )
+    from littleghost.events import (
+        ReasoningDelta as ReasoningDelta,
+    )
+    from littleghost.events import (
+        Retrying as Retrying,
+    )
+    from littleghost.events import (
+        RunEnded as RunEnded,
+    )
+    from littleghost.events import (
+        RunStarted as RunStarted,
+    )
+    from littleghost.events import (
+        Suspended as Suspended,
+    )
+    from littleghost.events import (
+        TextDelta as TextDelta,
+    )
+    from littleghost.events import (
+        ToolCallArguments as ToolCallArguments,
+    )
+    from littleghost.events import (
+        ToolCallReady as ToolCallReady,
+    )
+    from littleghost.events import (
+        ToolCallStarted as ToolCallStarted,
+    )
+    from littleghost.events import (
+        ToolEnded as ToolEnded,
+    )
+    from littleghost.events import (
+        ToolStarted as ToolStarted,
+    )
+    from littleghost.events import (
+        UsageReported as UsageReported,
+    )
+    from littleghost.loop import (
+        RunLimits as RunLimits,
+    )
+    from littleghost.message import (
+        Message as Message,
+    )
+    from littleghost.models.contract import (
+        Model as Model,
+    )
+    from littleghost.models.contract import (
+        ModelRequest as ModelRequest,
+    )
+    from littleghost.models.contract import (
+        ToolSpec as ToolSpec,
+    )
+    from littleghost.models.local import (
+        LocalModel as LocalModel,
+    )
+    from littleghost.models.openai import (
+        OpenAIModel as OpenAIModel,
+    )
+    from littleghost.models.resolve import (
+        resolve_model as resolve_model,
+    )
+    from littleghost.run import (
+        Run as Run,
+    )
+    from littleghost.runtime import (
+        RunStream as RunStream,
+    )
+    from littleghost.runtime import (
+        Runtime as Runtime,
+    )
+    from littleghost.sandboxes.bubblewrap import (
+        BubblewrapSandbox as BubblewrapSandbox,
+    )
+    from littleghost.sandboxes.contract import (
+        Execution as Execution,
+    )
+    from littleghost.sandboxes.contract import (
+        FileInfo as FileInfo,
+    )
+    from littleghost.sandboxes.contract import (
+        Probe as Probe,
+    )
+    from littleghost.sandboxes.contract import (
+        Process as Process,
+    )
+    from littleghost.sandboxes.contract import (
+        Sandbox as Sandbox,
+    )
+    from littleghost.sandboxes.contract import (
+        SandboxLimits as SandboxLimits,
+    )
+    from littleghost.sandboxes.host import (
+        HostSandbox as HostSandbox,
+    )
+    from littleghost.sandboxes.native import (
+        native_sandbox as native_sandbox,
+    )
+    from littleghost.sandboxes.policy import (
+        EffectivePolicy as EffectivePolicy,
+    )
+    from littleghost.sandboxes.policy import (
+        Policy as Policy,
+    )
+    from littleghost.sessions.contract import (
+        ANY as ANY,
+    )
+    from littleghost.sessions.contract import (
+        Commit as Commit,
+    )
+    from littleghost.sessions.contract import (
+        Lease as Lease,
+    )
+    from littleghost.sessions.contract import (
+        Page as Page,
+    )
+    from littleghost.sessions.contract import (
+        SessionInfo as SessionInfo,
+    )
+    from littleghost.sessions.contract import (
+        SessionStore as SessionStore,
+    )
+    from littleghost.sessions.contract import (
+        Snapshot as Snapshot,
+    )
+    from littleghost.sessions.memory import (
+        MemoryStore as MemoryStore,
+    )
+    from littleghost.sessions.opening import (
+        open_store as open_store,
+    )
+    from littleghost.sessions.session import (
+        Session as Session,
+    )
+    from littleghost.sessions.sqlite import (
+        SQLiteStore as SQLiteStore,
+    )
+    from littleghost.tools.builtin import (
+        SandboxTools as SandboxTools,
+    )
+    from littleghost.tools.builtin import (
+        list_files as list_files,
+    )
+    from littleghost.tools.builtin import (
+        read_file as read_file,
+    )
+    from littleghost.tools.builtin import (
+        replace_in_file as replace_in_file,
+    )
+    from littleghost.tools.builtin import (
+        sandbox_tools as sandbox_tools,
+    )
+    from littleghost.tools.builtin import (
+        shell as shell,
+    )
+    from littleghost.tools.builtin import (
+        write_file as write_file,
+    )
+    from littleghost.tools.contract import (
+        RunContext as RunContext,
+    )
+    from littleghost.tools.contract import (
+        Tool as Tool,
+    )
+    from littleghost.tools.contract import (
+        Toolset as Toolset,
+    )
+    from littleghost.tools.function import (
+        tool as tool,
+    )
+    from littleghost.usage import (
+        Usage as Usage,
+    )
+    from littleghost.workspace import (
+        Workspace as Workspace,
+    )
 
 __version__ = "0.1.0"
 
@@ -121,7 +423,15 @@ _HOMES = {
     "sessions.opening": ("open_store",),
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
-    "tools.builtin": ("SandboxTools", "list_files", "read_file", "replace_in_file", "sandbox_tools", "shell", "write_file"),
+    "tools.builtin": (
+        "SandboxTools",
+        "list_files",
+        "read_file",
+        "replace_in_file",
+        "sandbox_tools",
+        "shell",
+        "write_file",
+    ),
     "tools.contract": ("RunContext", "Tool", "Toolset"),
     "tools.function": ("tool",),
     "usage": ("Usage",),
@@ -129,7 +439,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

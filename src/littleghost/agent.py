@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from littleghost import data
 from littleghost.cancellation import CancellationToken
@@ -52,7 +52,9 @@ class Agent:
         name: str = "agent",
     ) -> None:
         if not isinstance(model, Model | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"model must be a Model or a string such as 'openai:gpt-5', not a {type(model).__name__}")
+            raise ConfigurationError(
+                f"model must be a Model or a string such as 'openai:gpt-5', not a {type(model).__name__}"
+            )
         if not _NAME.fullmatch(name):
             raise ConfigurationError("name must have 1 to 128 characters, none of them a control character")
         self._model = model
@@ -125,14 +127,16 @@ class Agent:
         limits: RunLimits | None = None,
     ) -> Run:
         """Do what `ask` does, from synchronous code, also inside a running event loop."""
-        return portal.call(self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits)
+        return portal.call(
+            self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+        )
 
 
 def _as_tool(item: Any) -> Tool | Toolset:
     if isinstance(item, Tool | Toolset):
         return item
-    if isinstance(item, type) and issubclass(item, Toolset):
-        return item()
+    if isinstance(item, type) and issubclass(cast("type[Any]", item), Toolset):
+        return cast("type[Toolset]", item)()
     if callable(item):
-        return FunctionTool(item)
+        return FunctionTool(cast("Callable[..., Any]", item))
     raise ConfigurationError(f"tools must be tools, toolsets or functions, not a {type(item).__name__}")

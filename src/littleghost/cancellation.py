@@ -46,19 +46,27 @@ class CancellationToken:
         return self._reason
 
     def cancel(self, reason: str | None = None) -> None:
-        """Cancel. The first call counts; callbacks run in the calling thread."""
+        """Cancel. The first call counts; callbacks run in the calling thread, all of them, and the first error of one is raised."""
         with self._lock:
             if self._cancelled:
                 return
             self._cancelled, self._reason = True, reason
             callbacks, self._callbacks = list(self._callbacks.values()), {}
+        errors: list[Exception] = []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def check(self) -> None:
         """Raise `RunCancelled` if the token has been cancelled."""
         if self._cancelled:
-            raise RunCancelled(f"cancelled: {self._reason}" if self._reason else "cancelled", reason=self._reason)
+            raise RunCancelled(
+                f"cancelled: {self._reason}" if self._reason else "cancelled", reason=self._reason
+            )
 
     def child(self) -> CancellationToken:
         """Return a token that is cancelled with this one and can be cancelled alone."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
+
+from littleghost import data
+from littleghost.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,11 +37,24 @@ class Text(Struct, frozen=True, gc=False, tag="text", tag_field="type", forbid_u
     text: str
 
 
-class _Bytes(Struct, frozen=True, gc=False, kw_only=True, tag_field="type", omit_defaults=True, forbid_unknown_fields=True):
+class _Bytes(
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    tag_field="type",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    metaclass=Prepared,
+):
     data: bytes
-    # A factory, so that the encoder does not take it for a default to leave out.
-    encoding: Literal["base64"] = field(default_factory=lambda: "base64")
+    encoding: Literal["base64"]
     media_type: NonEmpty
+
+    @classmethod
+    def prepare(cls, **fields: Any) -> dict[str, Any]:
+        """Return the fields for the arguments of the constructor; ``encoding`` need not be given."""
+        return {"encoding": "base64", **fields}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.media_type}, {len(self.data)} bytes)"
@@ -54,6 +71,10 @@ class Image(_Bytes, frozen=True, gc=False, kw_only=True, tag="image"):
 
     name: str | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *, data: bytes, media_type: str, name: str | None = None) -> None: ...
+
 
 class Document(_Bytes, frozen=True, gc=False, kw_only=True, tag="document"):
     """A file for the model to read.
@@ -66,8 +87,21 @@ class Document(_Bytes, frozen=True, gc=False, kw_only=True, tag="document"):
 
     name: str
 
+    if TYPE_CHECKING:
 
-class ToolUse(Struct, frozen=True, gc=False, kw_only=True, tag="tool_use", tag_field="type", forbid_unknown_fields=True):
+        def __init__(self, *, data: bytes, media_type: str, name: str) -> None: ...
+
+
+class ToolUse(
+    Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    tag="tool_use",
+    tag_field="type",
+    forbid_unknown_fields=True,
+    metaclass=Prepared,
+):
     """A model's call of a tool.
 
     Attributes:
@@ -78,7 +112,16 @@ class ToolUse(Struct, frozen=True, gc=False, kw_only=True, tag="tool_use", tag_f
 
     id: NonEmpty
     name: NonEmpty
-    input: dict[str, Any] = field(default_factory=dict[str, Any])
+    input: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, id: str, name: str, input: dict[str, Any] | None = None) -> None: ...
+
+    @classmethod
+    def prepare(cls, *, id: str, name: str, input: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields for the arguments of the constructor; without ``input`` there are no arguments."""
+        return {"id": id, "name": name, "input": {} if input is None else input}
 
 
 class ToolResult(
@@ -95,23 +138,29 @@ class ToolResult(
 
     Attributes:
         tool_use_id: The ``id`` of the `ToolUse` it answers.
-        content: Any JSON value; in a list, blocks are kept as blocks.
+        content: Any JSON value; in a list, blocks are kept as blocks, and objects with a ``type`` become blocks.
         status: ``success`` or ``error``.
+
+    Raises:
+        DataError: An object with a ``type`` in ``content`` is no block.
     """
 
     tool_use_id: NonEmpty
-    content: tuple[Block, ...] | dict[str, Any] | str | int | float | bool | None = ""
-    status: Literal["success", "error"] = "success"
+    content: tuple[Block, ...] | dict[str, Any] | str | int | float | bool | None
+    status: Literal["success", "error"]
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, tool_use_id: str, content: Any = "", status: Literal["success", "error"] = "success") -> None: ...
+        def __init__(
+            self, *, tool_use_id: str, content: Any = "", status: Literal["success", "error"] = "success"
+        ) -> None: ...
 
     @classmethod
     def prepare(cls, *, tool_use_id: str, content: Any = "", status: str = "success") -> dict[str, Any]:
         """Return the fields for the arguments of the constructor: a list becomes a tuple, a lone block a tuple of one."""
-        if isinstance(content, list):
-            content = tuple(cast("list[Any]", content))
+        if isinstance(content, list | tuple):
+            items = cast("Sequence[Any]", content)
+            content = tuple(_block_or_json(item, f"content[{index}]") for index, item in enumerate(items))
         elif isinstance(content, Block):
             content = (content,)
         return {"tool_use_id": tool_use_id, "content": content, "status": status}
@@ -155,12 +204,23 @@ class Reasoning(
     if TYPE_CHECKING:
 
         def __init__(
-            self, *, text: str = "", signature: str | None = None, data: bytes | None = None, details: Any = None
+            self,
+            *,
+            text: str = "",
+            signature: str | None = None,
+            data: bytes | None = None,
+            details: Any = None,
         ) -> None: ...
 
     @classmethod
     def prepare(
-        cls, *, text: str = "", signature: str | None = None, data: bytes | None = None, details: Any = None, encoding: Any = None
+        cls,
+        *,
+        text: str = "",
+        signature: str | None = None,
+        data: bytes | None = None,
+        details: Any = None,
+        encoding: Any = None,
     ) -> dict[str, Any]:
         """Return the fields for the arguments of the constructor; ``encoding`` follows from ``data``."""
         encoding = "base64" if data is not None else None
@@ -189,3 +249,37 @@ def blocks_of(content: Any) -> Iterator[Any]:
     items = cast("Sequence[Any]", content) if isinstance(content, list | tuple) else (content,)
     for item in items:
         yield Text(item) if isinstance(item, str) else item
+
+
+def block_from(item: Any, path: str) -> Block:
+    """Return the block that ``item``, a block or its JSON form, stands for.
+
+    Raises:
+        DataError: It stands for none; the error names the place below ``path``.
+    """
+    if isinstance(item, Block):
+        return item
+    if not isinstance(item, Mapping):
+        raise DataError.at(path, f"expected a block, got a {type(item).__name__}")
+    form = data.normalise(cast("Any", item), path, free=1)
+    if form.get("type") == "tool_result" and isinstance(form.get("content"), list):
+        items = cast("list[Any]", form["content"])
+        content = tuple(
+            _block_or_json(child, f"{path}.content[{index}]") for index, child in enumerate(items)
+        )
+        return msgspec.structs.replace(_convert({**form, "content": None}, path), content=content)
+    return _convert(form, path)
+
+
+def _block_or_json(item: Any, path: str) -> Any:
+    """Return an element of the list in a tool result: blocks are typed; anything else is plain JSON."""
+    if isinstance(item, Mapping) and "type" in item:
+        return block_from(item, path)
+    return item
+
+
+def _convert(form: Any, path: str) -> Any:
+    try:
+        return msgspec.convert(form, Block)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise DataError.at(path, f"is not a content block: {error}") from error

@@ -28,23 +28,24 @@ _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 
 
-def pack(value: Any, path: str = "value") -> bytes:
+def pack(value: Any, path: str = "value", free: int = 0) -> bytes:
     """Return ``value`` as compact JSON.
 
     Args:
         value: A JSON value.
         path: What to call it in an error, such as ``state``.
+        free: How many levels on top do not count as nesting.
 
     Raises:
         DataError: It cannot be stored exactly.
     """
     try:
         raw = _encode(value)
-        if _decode(raw) == value and (is_shallow(raw) or fits(value)):
+        if _decode(raw) == value and (is_shallow(raw) or fits(value, MAX_DEPTH + free)):
             return raw
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
         pass
-    return _encode(walk(value, path))
+    return _encode(walk(value, path, -free))
 
 
 def pack_object(value: Any, path: str = "value") -> bytes:
@@ -66,13 +67,13 @@ def unpack(raw: bytes | bytearray | memoryview | str) -> Any:
         raise DataError.at("value", f"not valid JSON: {error}") from error
 
 
-def normalise(value: Any, path: str = "value") -> Any:
-    """Return a plain deep copy of ``value``: only dicts, lists, strings, numbers, booleans and ``None``.
+def normalise(value: Any, path: str = "value", free: int = 0) -> Any:
+    """Return a plain deep copy of ``value``: only dicts, lists, strings, numbers, booleans and ``None``; see `pack`.
 
     Raises:
         DataError: It cannot be stored exactly.
     """
-    return _decode(pack(value, path))
+    return _decode(pack(value, path, free))
 
 
 def copy(value: Any) -> Any:
@@ -118,7 +119,9 @@ def walk(value: Any, path: str, depth: int = 0, inside: tuple[int, ...] = ()) ->
     if not isinstance(value, Mapping | list | tuple):
         raise DataError.at(path, f"{_kind(value)} is not a JSON value")
     if depth >= MAX_DEPTH:
-        raise DataError.at(path, f"nested deeper than {MAX_DEPTH}" if id(value) not in inside else "contains itself")
+        raise DataError.at(
+            path, f"nested deeper than {MAX_DEPTH}" if id(value) not in inside else "contains itself"
+        )
     if id(cast("Any", value)) in inside:
         raise DataError.at(path, "contains itself")
     inside = (*inside, id(cast("Any", value)))
@@ -131,10 +134,8 @@ def walk(value: Any, path: str, depth: int = 0, inside: tuple[int, ...] = ()) ->
 
 def member(path: str, key: str) -> str:
     """Return the path of the member ``key`` of the object at ``path``."""
-    if key.isidentifier():
-        return f"{path}.{key}"
     shown = key if len(key) <= 40 else key[:37] + "..."
-    return f"{path}[{shown!r}]"
+    return f"{path}.{key}" if shown.isidentifier() else f"{path}[{shown!r}]"
 
 
 def check_text(value: Any, path: str) -> str:
@@ -153,7 +154,7 @@ def _text(value: str, path: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError.at(path, f"has a lone surrogate at character {error.start}") from None
-    return str(value) if type(value) is not str else value
+    return str.__str__(value)  # not str(), which an enumeration makes its own name
 
 
 def _key(key: Any, path: str) -> str:
@@ -170,7 +171,9 @@ def _integer(value: int, path: str) -> int:
     try:
         str(value)
     except ValueError:
-        raise DataError.at(path, "has more digits than this Python converts (see sys.set_int_max_str_digits)") from None
+        raise DataError.at(
+            path, "has more digits than this Python converts (see sys.set_int_max_str_digits)"
+        ) from None
     return value
 
 

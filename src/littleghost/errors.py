@@ -195,8 +195,10 @@ class FormatError(ProtocolError):
 
 
 class StoreUnavailableError(StoreError, ConnectionError):
-    """The store cannot be reached or cannot write now. Whether a write took place may be unknown; a retry with the same
-    ``commit_id`` is safe."""
+    """The store cannot be reached, or cannot write now.
+
+    Whether a write took place may be unknown; a retry with the same ``commit_id`` is safe.
+    """
 
 
 class ModelError(LittleGhostError, RuntimeError):
@@ -313,7 +315,7 @@ class LimitExceededError(LittleGhostError, RuntimeError):
     value: float | None = None
 
 
-class RunCancelled(LittleGhostError, RuntimeError):  # noqa: N818 (a decision, not a fault)
+class RunCancelled(LittleGhostError, RuntimeError):
     """The run was told to stop.
 
     Attributes:
@@ -323,7 +325,7 @@ class RunCancelled(LittleGhostError, RuntimeError):  # noqa: N818 (a decision, n
     reason: str | None = None
 
 
-class DeadlineExceeded(LittleGhostError, TimeoutError):  # noqa: N818 (named like the standard term)
+class DeadlineExceeded(LittleGhostError, TimeoutError):
     """Time was up."""
 
 

@@ -21,7 +21,13 @@ from msgspec import Struct, field
 
 from littleghost import transcript
 from littleghost.content import Text, ToolResult, ToolUse
-from littleghost.errors import DeadlineExceeded, LimitExceededError, ModelError, OutputLimitError, RunCancelled
+from littleghost.errors import (
+    DeadlineExceeded,
+    LimitExceededError,
+    ModelError,
+    OutputLimitError,
+    RunCancelled,
+)
 from littleghost.events import ModelEnded, ToolCallReady, ToolEnded, UsageReported
 from littleghost.message import Message
 from littleghost.usage import Usage
@@ -212,7 +218,11 @@ def _take(book: Book, answer: ModelEnded, calls: _Calls) -> Part:
     if not cut:
         return Ending(outcome="completed", text=message.text)
     if answer.stop == "length":
-        return Ending(outcome="partial", text=message.text, error=OutputLimitError("the answer was cut at the output limit"))
+        return Ending(
+            outcome="partial",
+            text=message.text,
+            error=OutputLimitError("the answer was cut at the output limit"),
+        )
     return Ending(outcome="failed", text=message.text, error=ModelError("the provider withheld the answer"))
 
 
@@ -229,7 +239,9 @@ def _keep(book: Book, answer: Failed | Interrupted) -> Generator[Effect, Any, No
 def _ending(error: Exception, text: str) -> Ending:
     if isinstance(error, DeadlineExceeded | LimitExceededError):
         return Ending(outcome="partial", text=text, error=error)
-    return Ending(outcome="cancelled" if isinstance(error, RunCancelled) else "failed", text=text, error=error)
+    return Ending(
+        outcome="cancelled" if isinstance(error, RunCancelled) else "failed", text=text, error=error
+    )
 
 
 def _limit(book: Book, limits: RunLimits) -> LimitExceededError | None:
@@ -241,7 +253,9 @@ def _limit(book: Book, limits: RunLimits) -> LimitExceededError | None:
     ):
         over = limit is not None and (used > limit if name == "tool_calls" else used >= limit)
         if over:
-            return LimitExceededError(f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit)
+            return LimitExceededError(
+                f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit
+            )
     return None
 
 
@@ -249,7 +263,11 @@ class _Calls:
     """Has tool calls answered, each exactly once."""
 
     def __init__(
-        self, book: Book, tools: Mapping[str, ToolTraits], limits: RunLimits, granularity: Literal["call", "batch"]
+        self,
+        book: Book,
+        tools: Mapping[str, ToolTraits],
+        limits: RunLimits,
+        granularity: Literal["call", "batch"],
     ) -> None:
         self._book = book
         self._tools = tools
@@ -288,7 +306,9 @@ class _Calls:
                 known = ", ".join(sorted(self._tools)) or "none"
                 refused.append(_error(call, f"There is no tool named {call.name!r}. Tools: {known}."))
             elif limit is not None and before + len(run) >= limit:
-                refused.append(_error(call, "The tool was not run: the run has reached its limit of tool calls."))
+                refused.append(
+                    _error(call, "The tool was not run: the run has reached its limit of tool calls.")
+                )
             else:
                 run.append(call)
         return (yield from self._run(wanted, run, refused, position))
@@ -336,7 +356,9 @@ class _Calls:
         yield from self._record(held, calls)
         return None if stop is None else _ending(stop.error, self._book.text)
 
-    def _record(self, results: list[ToolResult], calls: Mapping[str, ToolUse]) -> Generator[Effect, Any, None]:
+    def _record(
+        self, results: list[ToolResult], calls: Mapping[str, ToolUse]
+    ) -> Generator[Effect, Any, None]:
         """Commit results in one message, in call order, and forget them."""
         if not results:
             return
@@ -351,7 +373,11 @@ def _malformed(message: Message, call: ToolUse) -> ToolResult | None:
     """Return the answer to a call whose arguments were no JSON object."""
     wrong: Any = transcript.note(message, "malformed")
     reason = cast("dict[str, Any]", wrong).get(call.id) if isinstance(wrong, dict) else None
-    return None if reason is None else _error(call, f"The tool was not run: its arguments are not a JSON object ({reason}).")
+    return (
+        None
+        if reason is None
+        else _error(call, f"The tool was not run: its arguments are not a JSON object ({reason}).")
+    )
 
 
 def _error(call: ToolUse, text: str) -> ToolResult:

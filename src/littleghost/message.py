@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from littleghost import data
-from littleghost.content import Block, Prepared, Reasoning, Text, ToolResult, ToolUse, blocks_of
+from littleghost.content import Block, Prepared, Reasoning, Text, ToolResult, ToolUse, block_from, blocks_of
 from littleghost.errors import DataError
 
 if TYPE_CHECKING:
@@ -53,12 +53,18 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
     @classmethod
     def prepare(cls, role: Any, content: Any = (), metadata: Any = None) -> dict[str, Any]:
         """Return the fields for the arguments of the constructor."""
-        if role not in ROLES:
+        if not isinstance(role, str) or role not in ROLES:
             raise DataError.at("role", f"{role!r} is none of {', '.join(get_args(Role))}")
         if metadata is not None and not isinstance(metadata, Mapping):
-            raise DataError.at("metadata", f"expected an object with string keys, got a {type(metadata).__name__}")
-        blocks = tuple(_block(item, f"content[{index}]") for index, item in enumerate(blocks_of(content)))
-        return {"role": role, "content": blocks, "metadata": {} if metadata is None else dict(cast("Mapping[str, Any]", metadata))}
+            raise DataError.at(
+                "metadata", f"expected an object with string keys, got a {type(metadata).__name__}"
+            )
+        blocks = tuple(block_from(item, f"content[{index}]") for index, item in enumerate(blocks_of(content)))
+        return {
+            "role": role,
+            "content": blocks,
+            "metadata": {} if metadata is None else dict(cast("Mapping[str, Any]", metadata)),
+        }
 
     @classmethod
     def system(cls, content: Any, metadata: Mapping[str, Any] | None = None) -> Self:
@@ -108,10 +114,14 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
         return msgspec.structs.replace(self, content=content)
 
     def copy(self) -> Message:
-        """Return a copy whose mutable parts (metadata, tool inputs and results) are its own."""
+        """Return a copy whose mutable parts (metadata, tool inputs and results) are its own.
+
+        Raises:
+            DataError: Something in it is no JSON value.
+        """
         if not self.metadata and all(type(block) is Text for block in self.content):
             return msgspec.structs.replace(self, metadata={})
-        return unpack_messages(_encode((self,)))[0]
+        return pack_messages((self,), "message")[1][0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form.
@@ -138,7 +148,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Message, ...]).decode
 
 
-def pack_messages(messages: Iterable[Message | Mapping[str, Any]], path: str = "messages") -> tuple[bytes, tuple[Message, ...]]:
+def pack_messages(
+    messages: Iterable[Message | Mapping[str, Any]], path: str = "messages"
+) -> tuple[bytes, tuple[Message, ...]]:
     """Return the JSON array of ``messages``, and the messages as they will be read back.
 
     Args:
@@ -149,7 +161,8 @@ def pack_messages(messages: Iterable[Message | Mapping[str, Any]], path: str = "
         DataError: One cannot be stored exactly.
     """
     given = tuple(
-        message if type(message) is Message else message_from(message, f"{path}[{index}]") for index, message in enumerate(messages)
+        message if type(message) is Message else message_from(message, f"{path}[{index}]")
+        for index, message in enumerate(messages)
     )
     try:
         raw = _encode(given)
@@ -175,7 +188,9 @@ def unpack_messages(raw: bytes | bytearray | memoryview | str, path: str = "mess
         values = data.unpack(raw)
     if not isinstance(values, list):
         raise DataError.at(path, f"expected a list of messages, got a {type(values).__name__}")
-    return tuple(message_from(value, f"{path}[{index}]") for index, value in enumerate(cast("list[Any]", values)))
+    return tuple(
+        message_from(value, f"{path}[{index}]") for index, value in enumerate(cast("list[Any]", values))
+    )
 
 
 def message_from(value: Any, path: str) -> Message:
@@ -197,68 +212,57 @@ def message_from(value: Any, path: str) -> Message:
             raise DataError.at(path, f"has no {key}")
     metadata = form.get("metadata")
     try:
-        return Message(form["role"], form["content"], metadata if metadata is None else data.normalise(metadata, "metadata"))
+        return Message(
+            form["role"],
+            form["content"],
+            metadata if metadata is None else data.normalise(metadata, "metadata"),
+        )
     except DataError as error:
         raise DataError.at(f"{path}.{error.path}", error.reason) from error
 
 
-def _block(item: Any, path: str) -> Block:
-    if isinstance(item, Block):
-        return item
-    if not isinstance(item, Mapping):
-        raise DataError.at(path, f"expected a block, got a {type(item).__name__}")
-    form = data.normalise(item, path)
-    if form.get("type") == "tool_result" and isinstance(form.get("content"), list):
-        # Blocks in a list of results are typed; anything else in it is plain JSON.
-        items = cast("list[Any]", form["content"])
-        typed = tuple(
-            _block(child, f"{path}.content[{index}]") if isinstance(child, dict) and "type" in child else child
-            for index, child in enumerate(items)
-        )
-        shell = _convert({**form, "content": None}, path)
-        return msgspec.structs.replace(shell, content=typed)
-    return _convert(form, path)
-
-
-def _convert(form: Any, path: str) -> Any:
-    try:
-        return msgspec.convert(form, Block)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise DataError.at(path, f"is not a content block: {error}") from error
-
-
 def _fits(message: Message) -> bool:
     """Whether nothing in ``message`` nests too deep."""
-    if message.metadata and not data.fits(message.metadata):
-        return False
-    for block in message.content:
-        kind = type(block)
-        if kind is ToolUse:
-            if not data.fits(cast("ToolUse", block).input):
-                return False
-        elif kind is ToolResult:
-            content: Any = cast("ToolResult", block).content
-            if not all(data.fits(child) for child in (cast("tuple[Any, ...]", content) if isinstance(content, tuple) else (content,))):
-                return False
-        elif kind is Reasoning and not data.fits(cast("Reasoning", block).details):
-            return False
-    return True
+    return data.fits(message.metadata) and all(map(_block_fits, message.content))
+
+
+def _block_fits(block: Block, depth: int = data.MAX_DEPTH) -> bool:
+    if type(block) is ToolUse:
+        return data.fits(block.input, depth)
+    if type(block) is Reasoning:
+        return data.fits(block.details, depth)
+    if type(block) is not ToolResult or not isinstance(block.content, tuple):
+        return type(block) is not ToolResult or data.fits(block.content, depth)
+    # The list is one level, a block in it another.
+    children = cast("tuple[Any, ...]", block.content)
+    return depth > 0 and all(
+        depth > 1 and _block_fits(cast("Block", child), depth - 2)
+        if isinstance(child, Struct)
+        else data.fits(child, depth - 1)
+        for child in children
+    )
 
 
 def _checked(message: Message, path: str) -> Message:
     """Return ``message`` with plain values throughout, or raise the error that names what is wrong."""
     if message.role not in ROLES:
         raise DataError.at(f"{path}.role", f"{message.role!r} is none of {', '.join(get_args(Role))}")
-    content = tuple(_checked_block(block, f"{path}.content[{index}]") for index, block in enumerate(message.content))
+    content = tuple(
+        _checked_block(block, f"{path}.content[{index}]") for index, block in enumerate(message.content)
+    )
     metadata: Any = message.metadata
     if not isinstance(metadata, Mapping):
-        raise DataError.at(f"{path}.metadata", f"expected an object with string keys, got a {type(metadata).__name__}")
+        raise DataError.at(
+            f"{path}.metadata", f"expected an object with string keys, got a {type(metadata).__name__}"
+        )
     return msgspec.structs.replace(message, content=content, metadata=data.walk(metadata, f"{path}.metadata"))
 
 
-def _checked_block(block: Any, path: str) -> Any:
+def _checked_block(block: Any, path: str, depth: int = 0) -> Any:
     if not isinstance(block, Block):
         raise DataError.at(path, f"expected a block, got a {type(block).__name__}")
+    if depth > data.MAX_DEPTH:
+        raise DataError.at(path, f"nested deeper than {data.MAX_DEPTH}")
     changes: dict[str, Any] = {}
     for name in block.__struct_fields__:
         value: Any = getattr(block, name)
@@ -267,18 +271,22 @@ def _checked_block(block: Any, path: str) -> Any:
                 raise DataError.at(f"{path}.data", f"expected bytes, got a {type(value).__name__}")
         elif name == "content" and isinstance(value, tuple):
             children = cast("tuple[Any, ...]", value)
+            if depth >= data.MAX_DEPTH:
+                raise DataError.at(f"{path}.content", f"nested deeper than {data.MAX_DEPTH}")
             changes[name] = tuple(
-                _checked_block(child, f"{path}.content[{index}]")
+                _checked_block(child, f"{path}.content[{index}]", depth + 2)
                 if isinstance(child, Struct)
-                else data.walk(child, f"{path}.content[{index}]")
+                else data.walk(child, f"{path}.content[{index}]", depth + 1)
                 for index, child in enumerate(children)
             )
         else:
-            changes[name] = data.walk(value, f"{path}.{name}")
+            changes[name] = data.walk(value, f"{path}.{name}", depth)
     checked = msgspec.structs.replace(block, **changes)
     loose = isinstance(checked, ToolResult) and isinstance(checked.content, tuple)
     try:
-        msgspec.json.decode(_encode(msgspec.structs.replace(checked, content=None) if loose else checked), type=Block)
+        msgspec.json.decode(
+            _encode(msgspec.structs.replace(checked, content=None) if loose else checked), type=Block
+        )
     except msgspec.ValidationError as error:
         raise DataError.at(path, str(error)) from error
     return checked
@@ -294,4 +302,6 @@ def _strip(block: Any) -> Any:
     if type(block) is not ToolResult or not _holds_reasoning(block):
         return block
     children = cast("tuple[Any, ...]", block.content)
-    return msgspec.structs.replace(block, content=tuple(_strip(child) for child in children if type(child) is not Reasoning))
+    return msgspec.structs.replace(
+        block, content=tuple(_strip(child) for child in children if type(child) is not Reasoning)
+    )

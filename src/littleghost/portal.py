@@ -26,9 +26,14 @@ class Portal:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
+        self._thread: threading.Thread | None = None
+        self._inherited: list[Any] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._start_anew)
 
-    def call(self, function: Callable[..., Coroutine[Any, Any, Answer]], *args: Any, **options: Any) -> Answer:
+    def call(
+        self, function: Callable[..., Coroutine[Any, Any, Answer]], *args: Any, **options: Any
+    ) -> Answer:
         """Await ``function(*args, **options)`` with the caller's context variables, and return its answer.
 
         Ctrl-C cancels the coroutine, waits until it has cleaned up, and is then raised.
@@ -37,8 +42,10 @@ class Portal:
             RuntimeError: Called from the portal's own thread, where it would wait for itself.
         """
         loop = self._running()
-        if threading.get_ident() == getattr(loop, "_littleghost_thread", None):
-            raise RuntimeError("the synchronous interface was called from its own event loop; use the async one there")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "the synchronous interface was called from its own event loop; use the async one there"
+            )
         context = contextvars.copy_context()
         done: concurrent.futures.Future[Answer] = concurrent.futures.Future()
         tasks: list[asyncio.Task[Answer]] = []
@@ -63,20 +70,31 @@ class Portal:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._guard:
-            if self._loop is None or self._process != os.getpid():
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
                 started = threading.Event()
-                thread = threading.Thread(target=_serve, args=(self._loop, started), name="littleghost-portal", daemon=True)
-                thread.start()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop, started), name="littleghost-portal", daemon=True
+                )
+                self._thread.start()
                 started.wait()
             return self._loop
+
+    def _start_anew(self) -> None:
+        """Leave the parent's loop alone, in the child of a fork: closing it would disturb the parent."""
+        self._inherited.append(self._loop)
+        self._guard, self._loop, self._thread = threading.Lock(), None, None
 
 
 def _serve(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
     asyncio.set_event_loop(loop)
-    loop._littleghost_thread = threading.get_ident()  # pyright: ignore[reportAttributeAccessIssue]
     loop.call_soon(started.set)
-    loop.run_forever()
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            # Raised in a task, which has it too and hands it to who awaits that; the loop goes on for all the others.
+            continue
 
 
 def _hand_over(task: asyncio.Task[Answer], done: concurrent.futures.Future[Answer]) -> None:
@@ -94,7 +112,7 @@ def _wait(done: concurrent.futures.Future[Answer]) -> Answer:
             return done.result(_TICK)
         except concurrent.futures.TimeoutError:
             if done.done():
-                raise
+                return done.result()
 
 
 def _outwait(done: concurrent.futures.Future[Any]) -> None:

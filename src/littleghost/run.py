@@ -86,7 +86,9 @@ class Run(Struct, frozen=True, kw_only=True):
 class Journal(Protocol):
     """Where a run's messages go, one commit at a time."""
 
-    async def commit(self, messages: Sequence[Message], state: dict[str, Any]) -> tuple[int, events.Committed | None]:
+    async def commit(
+        self, messages: Sequence[Message], state: dict[str, Any]
+    ) -> tuple[int, events.Committed | None]:
         """Store ``messages`` and ``state``; return the number of messages stored before, and what to tell listeners."""
         ...
 
@@ -99,7 +101,9 @@ class SessionJournal:
         self._count = count
         self._state = state
 
-    async def commit(self, messages: Sequence[Message], state: dict[str, Any]) -> tuple[int, events.Committed | None]:
+    async def commit(
+        self, messages: Sequence[Message], state: dict[str, Any]
+    ) -> tuple[int, events.Committed | None]:
         """Append to the session, guarded by the revision it knows."""
         kept = transcript.sanitise(messages)
         packed = data.pack_object(state, "state")
@@ -117,14 +121,16 @@ class NoJournal:
     def __init__(self) -> None:
         self._count = 0
 
-    async def commit(self, messages: Sequence[Message], state: dict[str, Any]) -> tuple[int, events.Committed | None]:
+    async def commit(
+        self, messages: Sequence[Message], state: dict[str, Any]
+    ) -> tuple[int, events.Committed | None]:
         """Count."""
         position = self._count
         self._count += len(pack_messages(transcript.sanitise(messages))[1])
         return position, None
 
 
-class _Stopped(Exception):  # noqa: N818 (never leaves this module)
+class _Stopped(Exception):
     """An effect was cut short because the run was told to stop."""
 
 
@@ -158,7 +164,9 @@ class Driver:
         self._instructions = [Message.system(instructions)] if instructions else []
         self._settings = dict(settings)
         self._tools = {tool.name: tool for tool in tools}
-        self._specs = tuple(ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools)
+        self._specs = tuple(
+            ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools
+        )
         self._context = context
         self._book = book
         self._journal = journal
@@ -257,7 +265,11 @@ class Driver:
                     "littleghost.resumed": resumed,
                 },
             ) as span:
-                self._emit(events.RunStarted(run_id=self._run_id, session_id=self._context.session_id, resumed=resumed))
+                self._emit(
+                    events.RunStarted(
+                        run_id=self._run_id, session_id=self._context.session_id, resumed=resumed
+                    )
+                )
                 ending = await self._turns(new)
                 span.set("littleghost.outcome", ending.outcome)
                 if ending.error is not None:
@@ -269,7 +281,9 @@ class Driver:
             await self._end_tools()
         self._emit(
             events.RunEnded(
-                outcome=ending.outcome, text=ending.text, error=None if ending.error is None else type(ending.error).__name__
+                outcome=ending.outcome,
+                text=ending.text,
+                error=None if ending.error is None else type(ending.error).__name__,
             )
         )
         run = Run(
@@ -288,7 +302,9 @@ class Driver:
         return run
 
     async def _turns(self, new: Message | None) -> loop.Ending:
-        traits = {tool.name: loop.ToolTraits(tool.idempotent, tool.exclusive) for tool in self._tools.values()}
+        traits = {
+            tool.name: loop.ToolTraits(tool.idempotent, tool.exclusive) for tool in self._tools.values()
+        }
         machine = loop.turns(self._book, new, traits, self._limits, granularity=self._granularity)
         outcome: Any = None
         while True:
@@ -321,7 +337,9 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stop is not None:
             raise self._stop
-        state = data.unpack(self._good_state)  # as the last tool that ended left it, not as one that still runs
+        state = data.unpack(
+            self._good_state
+        )  # as the last tool that ended left it, not as one that still runs
         while True:
             try:
                 position, event = await self._journal.commit(messages, state)
@@ -372,7 +390,11 @@ class Driver:
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
         stream = self._model.stream(request)
-        closing = aclosing(cast("AsyncGenerator[events.ModelEvent]", stream)) if hasattr(stream, "aclose") else nullcontext()
+        closing = (
+            aclosing(cast("AsyncGenerator[events.ModelEvent]", stream))
+            if hasattr(stream, "aclose")
+            else nullcontext()
+        )
         async with closing:
             async for event in stream:
                 if isinstance(event, events.ModelEnded):
@@ -410,25 +432,33 @@ class Driver:
     async def _run_tool(self, tool: Tool, call: ToolUse, context: RunContext[Any]) -> ToolResult:
         with telemetry.span(
             f"execute_tool {tool.name}",
-            {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name, "gen_ai.tool.call.id": call.id},
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool.name,
+                "gen_ai.tool.call.id": call.id,
+            },
         ) as span:
             try:
                 content = await self._bounded(tool, call, context)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (whatever a tool raises is its answer)
                 span.fail(error)
                 return _tool_error(tool, call, error)
             fault = self._check_state()
             if fault is not None:
                 span.fail(fault)
-                return _failed(call, f"Tool failed: it left a state that cannot be stored ({fault}). The state was restored.")
+                return _failed(
+                    call,
+                    f"Tool failed: it left a state that cannot be stored ({fault}). The state was restored.",
+                )
             return ToolResult(tool_use_id=call.id, content=content)
 
     async def _bounded(self, tool: Tool, call: ToolUse, context: RunContext[Any]) -> tuple[Any, ...]:
         arguments = data.copy(call.input)
         if tool.timeout is None:
             return result_content(await tool.call(arguments, context))
+        bound = asyncio.timeout(tool.timeout)
         try:
-            async with asyncio.timeout(tool.timeout) as bound:
+            async with bound:
                 answer = await tool.call(arguments, context)
         except TimeoutError as error:
             if not bound.expired():
@@ -509,7 +539,11 @@ class Driver:
                 await asyncio.wait(waiting, timeout=left)
             except asyncio.CancelledError:
                 self._note_cancellation()
-        results = [task.result() for task in self._running if task.done() and not task.cancelled() and task.exception() is None]
+        results = [
+            task.result()
+            for task in self._running
+            if task.done() and not task.cancelled() and task.exception() is None
+        ]
         self._running.clear()
         self._ended.clear()
         self._check_state()
@@ -523,7 +557,7 @@ def _tool_error(tool: Tool, call: ToolUse, error: Exception) -> ToolResult:
     if isinstance(error, DataError):
         return _failed(call, f"Tool failed: {error}")
     if not isinstance(error, RunCancelled | DeadlineExceeded):
-        log.exception("tool %s failed", tool.name, exc_info=error)
+        log.error("tool %s failed", tool.name, exc_info=error)
     return _failed(call, f"Tool failed ({type(error).__name__})")
 
 
@@ -532,7 +566,10 @@ def _failed(call: ToolUse, text: str) -> ToolResult:
 
 
 def _cancelled(token: CancellationToken) -> RunCancelled:
-    return RunCancelled(f"the run was cancelled: {token.reason}" if token.reason else "the run was cancelled", reason=token.reason)
+    return RunCancelled(
+        f"the run was cancelled: {token.reason}" if token.reason else "the run was cancelled",
+        reason=token.reason,
+    )
 
 
 def _call_on(running: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -76,36 +76,65 @@ class RunStream:
     Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
     """
 
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._wake: asyncio.Event = asyncio.Event()
-        self._room: asyncio.Event = asyncio.Event()
-        self._task: asyncio.Task[Run] | None = None
-        self._run: Run | None = None
-        self._listening = True
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
     @property
     def run(self) -> Run:
         """The finished run.
 
         Raises:
-            ConfigurationError: It has not ended yet.
+            ConfigurationError: It has not ended yet, or raised an error.
         """
-        if self._run is None:
+        if self._channel.run is None:
             raise ConfigurationError("the run has not ended; read its events to the end first")
-        return self._run
+        return self._channel.run
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
+        event = await self._channel.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+
+class Channel:
+    """Carries the events of a run from its task to a reader."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[Run] | None = None
+        self._listening = True
+
+    def start(self, task: asyncio.Task[Run]) -> None:
+        """Carry the events of the run in ``task``."""
+        self._task = task
+        task.add_done_callback(lambda _: self._wake.set())
+
+    def hear(self, event: Event) -> None:
+        """Take an event of the run."""
+        if self._listening:
+            self._events.append(event)
+            self._wake.set()
+
+    async def ready(self) -> None:
+        """Return when there is room for more."""
+        while self._listening and len(self._events) >= QUEUE:
+            self._room.clear()
+            await self._room.wait()
+
+    async def next(self) -> Event | None:
+        """Return the next event, ``None`` after the last; raise what the run raised."""
         while not self._events:
             task = cast("asyncio.Task[Run]", self._task)
             if task.done():
-                self._run = task.result()  # or what the run raised
-                if not self._events:
-                    raise StopAsyncIteration
-                break
+                self.run = task.result()
+                return None
             self._wake.clear()
             await self._wake.wait()
         event = self._events.popleft()
@@ -113,25 +142,11 @@ class RunStream:
             self._room.set()
         return event
 
-    def _start(self, task: asyncio.Task[Run]) -> None:
-        self._task = task
-        task.add_done_callback(lambda _: self._wake.set())
-
-    def _hear(self, event: Event) -> None:
-        if self._listening:
-            self._events.append(event)
-        self._wake.set()
-
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Nobody reads any more: keep no event, and hold nobody up."""
         self._listening = False
         self._events.clear()
         self._room.set()
-
-    async def _ready(self) -> None:
-        while self._listening and len(self._events) >= QUEUE:
-            self._room.clear()
-            await self._room.wait()
 
 
 class Runtime:
@@ -158,8 +173,14 @@ class Runtime:
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
     ) -> None:
-        if session_store is not None and not isinstance(session_store, SessionStore) and not callable(session_store):
-            raise ConfigurationError("session_store must be a SessionStore or a function that makes one; open_store(url) makes one of a URL")
+        if (
+            session_store is not None
+            and not isinstance(session_store, SessionStore)
+            and not callable(session_store)
+        ):
+            raise ConfigurationError(
+                "session_store must be a SessionStore or a function that makes one; see open_store(url)"
+            )
         if callable(sandbox) and workspace is None:
             raise ConfigurationError("a sandbox factory needs workspace=…, which it is called with")
         self._given_store = session_store
@@ -201,7 +222,9 @@ class Runtime:
             self._store = store
         return self._store
 
-    def session(self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None) -> Session:
+    def session(
+        self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None
+    ) -> Session:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self.session_store, actor_id=actor_id, metadata=metadata)
 
@@ -244,7 +267,9 @@ class Runtime:
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled and committed.
         """
         new = _new_message(message)
-        async with self._driver(agent, session_id, actor_id, busy, timeout, cancellation, deps, limits) as driver:
+        async with self._driver(
+            agent, session_id, actor_id, busy, timeout, cancellation, deps, limits
+        ) as driver:
             return await driver.drive(new)
 
     async def resume(
@@ -295,27 +320,36 @@ class Runtime:
         new = None if message is None else _new_message(message)
         if new is None and session_id is None:
             raise ConfigurationError("resuming needs a session_id")
-        events = RunStream()
+        channel = Channel()
         token = CancellationToken(cancellation)
 
         async def drive() -> Run:
             async with self._driver(
-                agent, session_id, actor_id, busy, timeout, token, deps, limits, must_exist=new is None, stream=events
+                agent,
+                session_id,
+                actor_id,
+                busy,
+                timeout,
+                token,
+                deps,
+                limits,
+                must_exist=new is None,
+                channel=channel,
             ) as driver:
                 return await driver.drive(new, resumed=new is None)
 
         task = asyncio.create_task(drive())
-        events._start(task)  # pyright: ignore[reportPrivateUsage]
+        channel.start(task)
         try:
-            yield events
+            yield RunStream(channel)
         finally:
             token.detach()
             if not task.done():
                 token.cancel("the reader left")
-                events._let_go()  # pyright: ignore[reportPrivateUsage]
+                channel.let_go()
                 await _settled(task)
             if not task.cancelled() and task.exception() is None:
-                events._run = task.result()  # pyright: ignore[reportPrivateUsage]
+                channel.run = task.result()
 
     # Within
 
@@ -332,7 +366,7 @@ class Runtime:
         limits: RunLimits | None,
         *,
         must_exist: bool = False,
-        stream: RunStream | None = None,
+        channel: Channel | None = None,
     ) -> AsyncGenerator[Driver]:
         """Hold everything that a run needs, and give its driver."""
         if self._closed:
@@ -355,7 +389,11 @@ class Runtime:
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
-                actor_id=session.actor_id if session is not None else None if actor_id is None else str(actor_id),
+                actor_id=session.actor_id
+                if session is not None
+                else None
+                if actor_id is None
+                else str(actor_id),
                 run_id=run_id,
                 cancellation=token,
                 deadline=deadline,
@@ -365,7 +403,9 @@ class Runtime:
             if session is not None:
                 snapshot = await session.load()
                 if snapshot is None and must_exist:
-                    raise SessionNotFoundError(f"there is no session {session.id!r} for this actor", id=session.id)
+                    raise SessionNotFoundError(
+                        f"there is no session {session.id!r} for this actor", id=session.id
+                    )
                 book.messages = await session.journal()
                 context.state = await session.state()
                 count = 0 if snapshot is None else snapshot.count
@@ -385,8 +425,8 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
-                listen=None if stream is None else stream._hear,  # pyright: ignore[reportPrivateUsage]
-                ready=None if stream is None else stream._ready,  # pyright: ignore[reportPrivateUsage]
+                listen=None if channel is None else channel.hear,
+                ready=None if channel is None else channel.ready,
             )
 
     def _model(self, model: Model | str) -> Model:
@@ -411,26 +451,28 @@ class Runtime:
         if self._workspace is None and self._sandbox is None:
             return context
         if callable(self._workspace):
-            made = self._workspace(context) if _takes_argument(self._workspace) else self._workspace()
+            make = self._workspace
+            made = make(context) if _takes_argument(make) else make()
             workspace, sandbox = await _open(stack, made, self._sandbox)
         else:
             async with self._opening:
                 if self._shared is None:
                     self._shared = await _open(self._owned, self._shared_workspace(), self._sandbox)
             workspace, sandbox = self._shared
-        context._workspace, context._sandbox = workspace, sandbox  # pyright: ignore[reportPrivateUsage]
-        return context
+        return context.inside(workspace, sandbox)
 
     def _shared_workspace(self) -> Workspace | None:
         if isinstance(self._workspace, str | os.PathLike):
             from littleghost.workspace import Workspace
 
-            return Workspace(self._workspace)
+            return Workspace(cast("str | os.PathLike[str]", self._workspace))
         return cast("Workspace | None", self._workspace)
 
 
 async def _open(
-    stack: AsyncExitStack, workspace: Workspace | None, sandbox: Sandbox | Callable[[Workspace], Sandbox] | None
+    stack: AsyncExitStack,
+    workspace: Workspace | None,
+    sandbox: Sandbox | Callable[[Workspace], Sandbox] | None,
 ) -> tuple[Workspace | None, Sandbox | None]:
     """Open a workspace and the sandbox over it, unless they are open, and have ``stack`` close what this opened."""
     if sandbox is None:
@@ -438,14 +480,16 @@ async def _open(
             await workspace.open()
             stack.push_async_callback(workspace.close)
         return workspace, None
-    box = cast("Sandbox", sandbox(cast("Workspace", workspace)) if callable(sandbox) else sandbox)
+    box = sandbox(cast("Workspace", workspace)) if callable(sandbox) else sandbox
     if not getattr(box, "is_open", box.workspace.is_open):
         stack.push_async_callback(box.close)
     await box.open()
     return workspace, box
 
 
-async def _tools(stack: AsyncExitStack, given: Sequence[Tool | Toolset], context: RunContext[Any]) -> list[Tool]:
+async def _tools(
+    stack: AsyncExitStack, given: Sequence[Tool | Toolset], context: RunContext[Any]
+) -> list[Tool]:
     """Return the tools of a run, with those of its toolsets."""
     tools: list[Tool] = []
     for item in given:
@@ -486,4 +530,3 @@ def _takes_argument(factory: Callable[..., Any]) -> bool:
         return bool(inspect.signature(factory).parameters)
     except (TypeError, ValueError):
         return False
-

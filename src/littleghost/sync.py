@@ -35,12 +35,21 @@ UNSET = session.UNSET
 @contextmanager
 def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Generator[Entered]:
     """Enter an asynchronous context manager on the portal's loop, and leave it there."""
+    entered: list[AbstractAsyncContextManager[Entered]] = []
 
-    async def enter() -> tuple[AbstractAsyncContextManager[Entered], Entered]:
+    async def enter() -> Entered:
         manager = make()
-        return manager, await manager.__aenter__()
+        value = await manager.__aenter__()
+        entered.append(manager)
+        return value
 
-    manager, value = portal.call(enter)
+    try:
+        value = portal.call(enter)
+    except BaseException as error:
+        if entered:  # Ctrl-C came when it was done
+            portal.call(_leave, entered[0], error)
+        raise
+    manager = entered[0]
     try:
         yield value
     except BaseException as error:
@@ -94,19 +103,25 @@ class Store:
         """Do what `SessionStore.tail` does."""
         return portal.call(self.store.tail, id, limit=limit, before=before, actor_id=actor_id)
 
-    def fork(self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None) -> contract.Commit:
+    def fork(
+        self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None
+    ) -> contract.Commit:
         """Do what `SessionStore.fork` does."""
         return portal.call(self.store.fork, id, new_id, at=at, actor_id=actor_id)
 
     @contextmanager
-    def synchronize(self, id: str, *, actor_id: str | None = None, timeout: float | None = None) -> Generator[None]:
+    def synchronize(
+        self, id: str, *, actor_id: str | None = None, timeout: float | None = None
+    ) -> Generator[None]:
         """Do what `SessionStore.synchronize` does."""
         options = {} if timeout is None else {"timeout": timeout}
         with _entered(lambda: self.store.synchronize(id, actor_id=actor_id, **options)):
             yield
 
     @contextmanager
-    def lease(self, id: str, *, actor_id: str | None = None, timeout: float | None = None) -> Generator[contract.Lease]:
+    def lease(
+        self, id: str, *, actor_id: str | None = None, timeout: float | None = None
+    ) -> Generator[contract.Lease]:
         """Do what `SessionStore.lease` does."""
         with _entered(lambda: self.store.lease(id, actor_id=actor_id, timeout=timeout)) as lease:
             yield lease
@@ -132,7 +147,9 @@ class MemoryStore(Store):
 class SQLiteStore(Store):
     """The synchronous face of `littleghost.SQLiteStore`, and its arguments."""
 
-    def __init__(self, path: str | os.PathLike[str], *, durability: Literal["full", "normal", "off"] = "full") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, durability: Literal["full", "normal", "off"] = "full"
+    ) -> None:
         super().__init__(sqlite.SQLiteStore(path, durability=durability))
 
 
@@ -207,7 +224,9 @@ class Session:
         commit_id: str | None = None,
     ) -> contract.Commit:
         """Do what `littleghost.Session.append` does."""
-        return portal.call(self._session.append, messages, state=state, metadata=metadata, commit_id=commit_id)
+        return portal.call(
+            self._session.append, messages, state=state, metadata=metadata, commit_id=commit_id
+        )
 
     def replace(
         self,
@@ -218,7 +237,9 @@ class Session:
         commit_id: str | None = None,
     ) -> contract.Commit:
         """Do what `littleghost.Session.replace` does."""
-        return portal.call(self._session.replace, messages, state=state, metadata=metadata, commit_id=commit_id)
+        return portal.call(
+            self._session.replace, messages, state=state, metadata=metadata, commit_id=commit_id
+        )
 
     def checkpoint(
         self,
@@ -252,7 +273,9 @@ class Session:
     def fork(self, new_id: object, *, at: int | None = None) -> Session:
         """Do what `littleghost.Session.fork` does."""
         forked = portal.call(self._session.fork, new_id, at=at)
-        return Session(id=forked.id, store=forked.store, actor_id=forked.actor_id, operation_id=forked.operation_id)
+        return Session(
+            id=forked.id, store=forked.store, actor_id=forked.actor_id, operation_id=forked.operation_id
+        )
 
     def delete(self) -> bool:
         """Do what `littleghost.Session.delete` does."""
@@ -311,7 +334,9 @@ class Runtime:
         """Close what the runtime owns."""
         portal.call(self._runtime.aclose)
 
-    def session(self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None) -> Session:
+    def session(
+        self, id: object, *, actor_id: object = None, metadata: Mapping[str, Any] | None = None
+    ) -> Session:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self._runtime.session_store, actor_id=actor_id, metadata=metadata)
 

@@ -12,7 +12,7 @@ import contextvars
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["Span", "operation", "span"]
 
@@ -32,7 +32,7 @@ class Span:
     def fail(self, error: BaseException) -> None:
         """Mark the span as failed with the class name of ``error``."""
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +76,9 @@ def _record(trace: Any, name: str, attributes: Mapping[str, Attribute] | None) -
         set_status_on_exception=False,
     ) as inner:
         recorded = _RecordedSpan(inner)
-        token = _operation.set(None)  # what happens inside is a child of this span, not of the named operation
+        token = _operation.set(
+            None
+        )  # what happens inside is a child of this span, not of the named operation
         try:
             yield recorded
         except BaseException as error:
@@ -93,7 +95,10 @@ def _parent(trace: Any) -> Any:
         return None
     try:
         context = trace.SpanContext(
-            trace_id=int(parts[1], 16), span_id=int(parts[2], 16), is_remote=True, trace_flags=trace.TraceFlags(int(parts[3], 16))
+            trace_id=int(parts[1], 16),
+            span_id=int(parts[2], 16),
+            is_remote=True,
+            trace_flags=trace.TraceFlags(int(parts[3], 16)),
         )
     except ValueError:
         return None

@@ -18,10 +18,21 @@ from typing import Any, cast
 
 import msgspec
 
-from littleghost.content import Block, Text, ToolResult, ToolUse
+from littleghost.content import Block, Reasoning, Text, ToolResult, ToolUse
 from littleghost.message import Message
 
-__all__ = ["MARK", "admit", "cut", "for_model", "interrupted", "mark", "normalise", "open_turn", "sanitise", "unsettled"]
+__all__ = [
+    "MARK",
+    "admit",
+    "cut",
+    "for_model",
+    "interrupted",
+    "mark",
+    "normalise",
+    "open_turn",
+    "sanitise",
+    "unsettled",
+]
 
 MARK = "littleghost"
 """The key of a message's or session's metadata under which the library keeps notes of its own."""
@@ -74,22 +85,40 @@ def _ordered(turn: list[Message]) -> list[Message]:
     metadata: dict[str, Any] = {}
     rest: list[Message] = []
     for message in turn[1:]:
-        mine = [result for result in message.tool_results if result.tool_use_id in order and result.tool_use_id not in results]
-        if message.role != "tool" or not mine:
+        others: list[Block] = []
+        for block in message.content:
+            if (
+                isinstance(block, ToolResult)
+                and block.tool_use_id in order
+                and block.tool_use_id not in results
+            ):
+                results[block.tool_use_id] = block
+            else:
+                others.append(block)
+        if len(others) == len(message.content):
             rest.append(message)
-            continue
-        taken: set[int] = set()
-        for result in mine:
-            if result.tool_use_id not in results:
-                results[result.tool_use_id] = result
-                taken.add(id(result))
-        # What stands beside the results (an attachment, a result of no call) stays with them.
-        beside += [block for block in message.content if id(block) not in taken]
-        metadata |= message.metadata
+        elif others and message.role != "tool":
+            rest.append(msgspec.structs.replace(message, content=tuple(others)))
+        else:
+            # What stands beside the results (an attachment, a result of no call) stays with them.
+            beside += others
+            metadata = _merged(metadata, message.metadata)
     if not results:
         return turn
     merged = tuple(sorted(results.values(), key=lambda result: order[result.tool_use_id]))
     return [turn[0], Message("tool", (*merged, *beside), metadata), *rest]
+
+
+def _merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of two messages in one, the notes of the library side by side."""
+    notes = (left.get(MARK), right.get(MARK))
+    if all(isinstance(note, dict) for note in notes):
+        return {
+            **left,
+            **right,
+            MARK: {**cast("dict[str, Any]", notes[0]), **cast("dict[str, Any]", notes[1])},
+        }
+    return {**left, **right}
 
 
 def unsettled(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
@@ -105,7 +134,9 @@ def open_turn(messages: Sequence[Message]) -> int | None:
     """Return the index of the last assistant message where it has calls without a result, else ``None``."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role == "assistant":
-            answered = {result.tool_use_id for message in messages[index + 1 :] for result in message.tool_results}
+            answered = {
+                result.tool_use_id for message in messages[index + 1 :] for result in message.tool_results
+            }
             return index if any(call.id not in answered for call in messages[index].tool_uses) else None
     return None
 
@@ -118,40 +149,48 @@ def interrupted(call: ToolUse, text: str = INTERRUPTED) -> ToolResult:
 def for_model(messages: Iterable[Message]) -> list[Message]:
     """Return the view of a transcript that every provider accepts.
 
-    Beyond `normalise`: a call without a result gets one that says so, results without a call go, so do empty messages, and an answer
-    that was cut short goes where another answer took its place or the model is to answer anew.
+    Beyond `normalise`: a call without a result gets one that says so; results without a call go, and so do calls that no assistant
+    made, and empty messages; an answer that was cut short goes where another answer took its place or the model is to answer anew.
     """
-    shaped = normalise(messages)
     view: list[Message] = []
+    shaped = normalise(messages)
     for index, message in enumerate(shaped):
-        following = shaped[index + 1] if index + 1 < len(shaped) else None
-        if message.role == "assistant":
-            if is_partial(message) and not message.tool_uses and (following is None or following.role == "assistant"):
-                continue
-            if message.content:
-                view.append(message)
-            if message.tool_uses and not (following and following.role == "tool" and following.tool_results):
-                view.append(Message("tool", tuple(interrupted(call) for call in message.tool_uses)))
-        elif message.role == "tool":
-            answered = _answers(message, shaped[index - 1] if index else None)
-            if answered is not None:
-                view.append(answered)
-        elif message.content:
-            view.append(message)
-    return view
+        if message.role == "tool":
+            continue  # comes with its assistant message, or goes
+        foreign = ToolResult if message.role == "assistant" else ToolResult | ToolUse
+        content = tuple(block for block in message.content if not isinstance(block, foreign))
+        if content:
+            view.append(
+                message
+                if len(content) == len(message.content)
+                else msgspec.structs.replace(message, content=content)
+            )
+        if message.role == "assistant" and message.tool_uses:
+            following = (
+                shaped[index + 1]
+                if index + 1 < len(shaped) and shaped[index + 1].role == "tool"
+                else Message("tool")
+            )
+            view.append(_answers(following, message.tool_uses))
+    return [
+        message
+        for index, message in enumerate(view)
+        if not _is_superseded(message, view[index + 1 : index + 2])
+    ]
 
 
-def _answers(message: Message, before: Message | None) -> Message | None:
-    """Return the tool message with exactly one result for each call of ``before``, or ``None`` where it answers nothing."""
-    calls = before.tool_uses if before is not None and before.role == "assistant" else ()
-    if not calls:
-        return None
+def _is_superseded(message: Message, following: Sequence[Message]) -> bool:
+    partial = message.role == "assistant" and is_partial(message) and not message.tool_uses
+    return partial and not (following and following[0].role != "assistant")
+
+
+def _answers(message: Message, calls: Sequence[ToolUse]) -> Message:
+    """Return the tool message with exactly one result for each of ``calls``, and what else stood in it beside results."""
     found: dict[str, ToolResult] = {}
     for result in message.tool_results:
         found.setdefault(result.tool_use_id, result)
-    beside = tuple(block for block in message.content if not isinstance(block, ToolResult))
-    exact = tuple(found.get(call.id) or interrupted(call) for call in calls)
-    content = (*exact, *beside)
+    beside = tuple(block for block in message.content if not isinstance(block, ToolResult | ToolUse))
+    content = (*(found.get(call.id) or interrupted(call) for call in calls), *beside)
     return message if content == message.content else msgspec.structs.replace(message, content=content)
 
 
@@ -215,16 +254,18 @@ def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Messa
             fault = (malformed or {}).get(position)
             block, fault = _admit_call(block, position, used, fault)
             if fault is not None:
-                wrong[block.id] = fault
+                wrong[block.id] = _repair(fault)
             position += 1
-        elif isinstance(block, Text):
-            block = Text(_repair(block.text))
+        elif isinstance(block, Text | Reasoning):
+            block = msgspec.structs.replace(block, text=_repair(block.text))
         content.append(block)
     admitted = Message("assistant", content, message.metadata)
     return mark(admitted, malformed=wrong) if wrong else admitted
 
 
-def _admit_call(call: ToolUse, position: int, used: set[str], fault: str | None) -> tuple[ToolUse, str | None]:
+def _admit_call(
+    call: ToolUse, position: int, used: set[str], fault: str | None
+) -> tuple[ToolUse, str | None]:
     identifier = _repair(call.id) or f"call_{position}"
     base, number = identifier, 1
     while identifier in used:
@@ -248,8 +289,9 @@ def _plain(arguments: Any) -> dict[str, Any]:
 
 
 def _repair(text: str) -> str:
+    """Return ``text`` with pairs of surrogates joined, and lone ones replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

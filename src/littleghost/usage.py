@@ -30,7 +30,11 @@ class Usage(Struct, frozen=True, gc=False, kw_only=True):
     def total_tokens(self) -> int:
         """All five together."""
         return (
-            self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens + self.reasoning_tokens
+            self.input_tokens
+            + self.output_tokens
+            + self.cache_read_tokens
+            + self.cache_write_tokens
+            + self.reasoning_tokens
         )
 
     def __add__(self, other: Self) -> Usage:

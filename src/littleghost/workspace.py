@@ -197,11 +197,15 @@ class Workspace:
         named: dict[str, Path] = {}
         for name, path in (paths or {}).items():
             if not _NAME.match(name):
-                raise ConfigurationError(f"{shown(name)!r} is not a name for a path: use a-z, 0-9, '-' and '_'", name=name)
+                raise ConfigurationError(
+                    f"{shown(name)!r} is not a name for a path: use a-z, 0-9, '-' and '_'", name=name
+                )
             given = Path(path)
             if not given.is_absolute():
                 if ".." in given.parts:
-                    raise ConfigurationError(f"the path named {name!r} leaves the root; give it as an absolute path", name=name)
+                    raise ConfigurationError(
+                        f"the path named {name!r} leaves the root; give it as an absolute path", name=name
+                    )
                 self._relative[name] = given
             named[name] = Path(os.path.normpath(self._root / given))
         self._paths = MappingProxyType(named)
@@ -286,7 +290,9 @@ class Workspace:
         try:
             return self._directories[name]
         except KeyError:
-            raise ToolFileNotFoundError(f"{_SCHEME}{shown(name)}: no path has this name", path=f"{_SCHEME}{name}") from None
+            raise ToolFileNotFoundError(
+                f"{_SCHEME}{shown(name)}: no path has this name", path=f"{_SCHEME}{name}"
+            ) from None
 
     def resolve(self, path: str | os.PathLike[str]) -> Location:
         """Split ``path`` into the named path it starts from and its components. Nothing on disk is looked at.
@@ -296,7 +302,9 @@ class Workspace:
         """
         location = parse_path(path)
         if location.name is not None and location.name not in self._paths:
-            raise ToolFileNotFoundError(f"{shown(path)}: no path has the name {location.name!r}", path=str(path))
+            raise ToolFileNotFoundError(
+                f"{shown(path)}: no path has the name {location.name!r}", path=str(path)
+            )
         return location
 
     async def _call(self, hook: Hook | None) -> None:
@@ -318,13 +326,17 @@ class Workspace:
                     path.mkdir(parents=True, exist_ok=True)
                     real = Path(os.path.realpath(path))
                     if not real.is_relative_to(os.path.realpath(self._root)):
-                        raise ConfigurationError(f"the path named {name!r} leads out of the root through a link", name=name)
+                        raise ConfigurationError(
+                            f"the path named {name!r} leads out of the root through a link", name=name
+                        )
                 held[name] = Directory(path)
         except BaseException as error:
             for directory in held.values():
                 directory.close()
             if isinstance(error, OSError) and not isinstance(error, ConfigurationError):
-                raise ConfigurationError(f"the workspace cannot be opened: {error.strerror}: {error.filename}") from error
+                raise ConfigurationError(
+                    f"the workspace cannot be opened: {error.strerror}: {error.filename}"
+                ) from error
             raise
         return held
 
@@ -338,7 +350,9 @@ class Workspace:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                raise CleanupError("the temporary workspace could not be deleted", workspace=str(self._root)) from error
+                raise CleanupError(
+                    "the temporary workspace could not be deleted", workspace=str(self._root)
+                ) from error
 
     async def __aenter__(self) -> Self:
         return await self.open()

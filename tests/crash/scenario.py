@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from littleghost import (
     Agent,
@@ -74,9 +74,11 @@ class Probed(Tool):
     """A tool with a point before its effect, between effect and end, and after its end."""
 
     description = "One tool of the scenario."
-    schema = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
+    schema: ClassVar = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
 
-    def __init__(self, name: str, point: Point, ledger: Ledger | None, *, idempotent: bool = False, state: bool = False) -> None:
+    def __init__(
+        self, name: str, point: Point, ledger: Ledger | None, *, idempotent: bool = False, state: bool = False
+    ) -> None:
         self.name, self.idempotent = name, idempotent
         self._point, self._ledger, self._state = point, ledger, state
 
@@ -127,7 +129,9 @@ def reply(request: Any) -> Message | str:
         uses = [("order", "B2")]
     else:
         return ANSWER
-    calls = [ToolUse(id=f"call{number}", name=name, input={"sku": sku}) for number, (name, sku) in enumerate(uses)]
+    calls = [
+        ToolUse(id=f"call{number}", name=name, input={"sku": sku}) for number, (name, sku) in enumerate(uses)
+    ]
     return Message.assistant([Text("Working on it. "), *calls])
 
 

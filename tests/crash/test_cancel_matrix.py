@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from scenario import ANSWER, QUESTION, Ledger, Points, make
 
-from littleghost import CancellationToken, DeadlineExceeded, Message, Run, RunCancelled, Runtime, Session, transcript
+from littleghost import (
+    CancellationToken,
+    DeadlineExceeded,
+    Message,
+    Run,
+    RunCancelled,
+    Runtime,
+    Session,
+    transcript,
+)
 
 HOWS = ["task", "token", "deadline", "thread", "twice", "reader leaves"]
 
@@ -71,11 +80,15 @@ class Attempt:
 def check_settled(attempt: Attempt, messages: list[Message]) -> None:
     assert transcript.unsettled(messages) == ()
     shaped = transcript.normalise(messages)
-    assert [message.text for message in messages if message.role == "user"] == ([QUESTION] if messages else [])
+    assert [message.text for message in messages if message.role == "user"] == (
+        [QUESTION] if messages else []
+    )
     for call_message, answer in zip(shaped, [*shaped[1:], None], strict=False):
         if call_message.tool_uses:
             assert answer is not None
-            assert [result.tool_use_id for result in answer.tool_results] == [call.id for call in call_message.tool_uses]
+            assert [result.tool_use_id for result in answer.tool_results] == [
+                call.id for call in call_message.tool_uses
+            ]
     counts = Ledger(attempt.folder / "effects").counts()
     assert all(count == 1 for (kind, _), count in counts.items() if kind == "order")
 
@@ -111,7 +124,9 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
             if run.outcome != "completed":
                 assert isinstance(run.error, DeadlineExceeded if how == "deadline" else RunCancelled)
                 stopped += 1
-        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], f"{where}: a task was left"
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], (
+            f"{where}: a task was left"
+        )
         resumed = await go_on(attempt)
         assert (resumed.outcome, resumed.text) == ("completed", ANSWER), where
         after = await attempt.messages()
@@ -139,7 +154,9 @@ async def test_the_text_that_was_written_is_kept(tmp_path: Path) -> None:
     agent, store = make(tmp_path, point, "call")
     token = CancellationToken()
     async with Runtime(session_store=store) as runtime:
-        async with runtime.stream(agent, QUESTION, session_id="s", actor_id="a", cancellation=token) as events:
+        async with runtime.stream(
+            agent, QUESTION, session_id="s", actor_id="a", cancellation=token
+        ) as events:
             async for event in events:
                 if getattr(event, "text", None):
                     token.cancel("enough")

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(SCENARIO), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-W", "error", str(SCENARIO), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, folder: str, how: str, at: int | None, granularity: str) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def check(folder: Path, messages: list[Message], state: dict[str, Any], granular
     if granularity == "batch":
         assert shaped == messages
     results: dict[str, list[Any]] = {"look": [], "order": [], "reserve": []}
-    for call_message, answer in zip(shaped, shaped[1:], strict=False):
+    for call_message, answer in pairwise(shaped):
         calls = call_message.tool_uses
         if calls:
             assert [result.tool_use_id for result in answer.tool_results] == [call.id for call in calls]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from littleghost import ConfigurationError, SessionStore, SQLiteStore, open_store
+from littleghost import ConfigurationError, SessionNotFoundError, SessionStore, SQLiteStore, open_store
 
 __all__ = ["default_path", "existing_store", "store_at"]
 
@@ -40,12 +40,12 @@ def existing_store(url: str | None) -> SessionStore:
     """Return the store, and do not make one only to look into it.
 
     Raises:
-        ConfigurationError: There is none.
+        SessionNotFoundError: There is none.
     """
     store = store_at(url) if url is not None else None
     path = default_path() if url is None else _file(url)
     if path is not None and not path.exists():
-        raise ConfigurationError(f"there is no store at {path}; a chat makes one, and --store URL names another")
+        raise SessionNotFoundError(f"there is no store at {path}; a chat makes one, and --store URL names another")
     return store or SQLiteStore(path or default_path())
 
 

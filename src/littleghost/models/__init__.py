@@ -1,0 +1,1 @@
+"""Who answers: the contract, and one module a provider."""

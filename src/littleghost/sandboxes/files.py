@@ -18,6 +18,7 @@ Everything here blocks; callers use a thread.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import secrets
 import stat as modes
@@ -28,6 +29,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from littleghost.errors import (
+    LittleGhostError,
     ToolError,
     ToolFileExistsError,
     ToolFileNotFoundError,
@@ -41,10 +43,15 @@ from littleghost.sandboxes.contract import FileInfo, SandboxLimits
 from littleghost.sandboxes.policy import Access
 from littleghost.workspace import Location, Workspace, parse_path, shown
 
-__all__ = ["Files", "Root", "parse_path"]
+__all__ = ["Files", "Root", "resolves_in_kernel"]
 
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOCTTY", 0)
-_READ |= getattr(os, "O_BINARY", 0)
+_READ = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -120,7 +127,7 @@ class _PathPlace(_Place):
 
     def link(self, name: str) -> str | None:
         path = self._below(name)
-        if os.path.islink(path) or getattr(os.path, "isjunction", lambda _path: False)(path):
+        if os.path.islink(path) or _is_junction(path):
             # A link's target is spelled as the system likes; there is no safe reading of it by hand.
             raise OSError(errno.EXDEV, "links are not followed on this system")
         return None
@@ -150,6 +157,11 @@ class _PathPlace(_Place):
         return hash((os.path.normcase(self.path), os.path.normcase(name)))
 
 
+def _is_junction(path: str) -> bool:
+    test: Callable[[str], bool] | None = getattr(os.path, "isjunction", None)  # since Python 3.12
+    return test is not None and test(path)
+
+
 def _entries(directory: int | str) -> Iterator[tuple[str, bool]]:
     """Yield each entry's name and whether it is a directory, and close a descriptor at the end."""
     try:
@@ -172,7 +184,13 @@ class _Kernel:
 
         self._ctypes = ctypes
         self._syscall: Any = ctypes.CDLL(None, use_errno=True).syscall
-        self._syscall.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+        self._syscall.argtypes = (
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+        )
         self._syscall.restype = ctypes.c_long
 
     def open(self, fd: int, path: bytes, flags: int) -> int:
@@ -188,24 +206,24 @@ class _Kernel:
         raise OSError(errno.EAGAIN, "the directories keep changing")
 
 
-_kernel: _Kernel | None | bool = None
-
-
+@functools.cache
 def _openat2() -> _Kernel | None:
-    """Return ``openat2`` where the kernel has it and no filter forbids it; found out once."""
-    global _kernel
-    if _kernel is None:
-        _kernel = False
-        if sys.platform == "linux":
-            with suppress(OSError, AttributeError):
-                kernel = _Kernel()
-                probe = os.open("/", _DIRECTORY)
-                try:
-                    os.close(kernel.open(probe, b".", _DIRECTORY))
-                    _kernel = kernel
-                finally:
-                    os.close(probe)
-    return _kernel or None
+    """Return ``openat2`` where the kernel has it and no filter forbids it."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            kernel = _Kernel()
+            probe = os.open("/", _DIRECTORY)
+            try:
+                os.close(kernel.open(probe, b".", _DIRECTORY))
+                return kernel
+            finally:
+                os.close(probe)
+    return None
+
+
+def resolves_in_kernel() -> bool:
+    """Whether paths are confined by ``openat2`` rather than by the walk."""
+    return _openat2() is not None
 
 
 class Root:
@@ -220,18 +238,26 @@ class Root:
 
     __slots__ = ("access", "below", "name", "workspace")
 
-    def __init__(self, workspace: Workspace, name: str | None, access: Access, below: tuple[str, ...] = ()) -> None:
-        self.workspace, self.name, self.access, self.below = workspace, name, access, below
+    def __init__(
+        self, workspace: Workspace, name: str | None, access: Access, below: tuple[str, ...] = ()
+    ) -> None:
+        self.workspace, self.name, self.below = workspace, name, below
+        self.access: Access = access
 
     def narrowed(self, below: tuple[str, ...], *, read_only: bool) -> Root:
         """Return a root further down, or one that may not be written."""
-        return Root(self.workspace, self.name, "read_only" if read_only else self.access, self.below + below)
+        access: Access = "read_only" if read_only else self.access
+        return Root(self.workspace, self.name, access, self.below + below)
 
     @contextmanager
     def place(self) -> Generator[_Place]:
         """Hold the root for the block."""
         with self.workspace.directory(self.name).held() as fd:
-            here = top = _Place(fd, owned=False) if fd is not None else _PathPlace(str(self.workspace.directory(self.name).path))
+            here = top = (
+                _Place(fd, owned=False)
+                if fd is not None
+                else _PathPlace(str(self.workspace.directory(self.name).path))
+            )
             try:
                 for name in self.below:
                     inner = here.enter(name)
@@ -245,7 +271,9 @@ class Root:
 
 
 @contextmanager
-def _walk(root: _Place, components: tuple[str, ...], *, create: bool = False) -> Generator[tuple[_Place, str]]:
+def _walk(
+    root: _Place, components: tuple[str, ...], *, create: bool = False
+) -> Generator[tuple[_Place, str]]:
     """Yield the directory that holds what ``components`` lead to, and its name there, which is no link. ``.`` is the root itself.
 
     With ``create``, missing directories on the way are made.
@@ -260,7 +288,9 @@ def _walk(root: _Place, components: tuple[str, ...], *, create: bool = False) ->
             if name in ("", "."):
                 name = "."
                 continue
-            if name == "..":  # only a link's target has one; its parent is the directory it was reached through
+            if (
+                name == ".."
+            ):  # only a link's target has one; its parent is the directory it was reached through
                 if len(held) == 1:
                     raise OSError(errno.EXDEV, "leads out of the workspace")
                 held.pop().close()
@@ -308,8 +338,8 @@ def _scan(root: _Place, components: tuple[str, ...]) -> Iterator[tuple[str, bool
     """Yield the name of each entry of a directory beneath ``root``, and whether it is a directory itself."""
     if isinstance(root, _PathPlace):
         with _walk(root, components) as (parent, name):
-            assert isinstance(parent, _PathPlace)  # a walk stays in the kind it started with
-            yield from parent.entries(name)
+            if isinstance(parent, _PathPlace):  # a walk stays in the kind it started with
+                yield from parent.entries(name)
     else:
         yield from _entries(_resolved(root, components, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
@@ -354,12 +384,16 @@ _REASONS: dict[int, tuple[type[ToolError], str]] = {
 }
 
 
+def _lock(parent: _Place, name: str) -> threading.Lock:
+    return _LOCKS[parent.key(name) % len(_LOCKS)]
+
+
 @contextmanager
 def _told(path: str) -> Generator[None]:
     """Turn an `OSError` into the `ToolError` that says it with the path as the caller gave it."""
     try:
         yield
-    except ToolError:
+    except LittleGhostError:  # some of them are an OSError too
         raise
     except OSError as error:
         kind, reason = _REASONS.get(error.errno or 0, (ToolError, os.strerror(error.errno or 0)))
@@ -396,7 +430,9 @@ class Files:
         root, components = self._locate(path, file=False)
         with _told(path), root.place() as top:
             if hasattr(os, "O_PATH"):
-                fd = _resolved(top, components, os.O_PATH | os.O_CLOEXEC)  # opens nothing, so no device notices
+                fd = _resolved(
+                    top, components, os.O_PATH | os.O_CLOEXEC
+                )  # opens nothing, so no device notices
                 try:
                     status = os.fstat(fd)
                 finally:
@@ -421,7 +457,9 @@ class Files:
         with _told(path), root.place() as top:
             for entry, is_directory in _scan(top, components):
                 if len(names) >= self.limits.list_entries:
-                    raise ToolValueError(f"{shown(path)}: more than {self.limits.list_entries:,} entries", path=path)
+                    raise ToolValueError(
+                        f"{shown(path)}: more than {self.limits.list_entries:,} entries", path=path
+                    )
                 # A name that is no Unicode cannot be said in JSON; it is shown with U+FFFD and cannot be opened.
                 text = entry.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
                 names.append(text + "/" if is_directory else text)
@@ -432,39 +470,49 @@ class Files:
         root, components = self._locate(path, file=True)
         self._check_writable(path, root)
         self._check_size(path, len(content))
-        with _told(path), root.place() as top, _parent(top, components, create=True) as (parent, name):
-            with _LOCKS[parent.key(name) % len(_LOCKS)]:
-                _put(path, parent, name, content, proceed)
+        with (
+            _told(path),
+            root.place() as top,
+            _parent(top, components, create=True) as (parent, name),
+            _lock(parent, name),
+        ):
+            _put(path, parent, name, content, proceed)
 
     def write(self, path: str, content: str, proceed: Callable[[], None] = lambda: None) -> None:
         """Make ``content`` the text of a file."""
         self.write_bytes(path, _encoded(content), proceed)
 
-    def replace(self, path: str, old_text: str, new_text: str, proceed: Callable[[], None] = lambda: None) -> None:
+    def replace(
+        self, path: str, old_text: str, new_text: str, proceed: Callable[[], None] = lambda: None
+    ) -> None:
         """Put ``new_text`` in the only place where ``old_text`` is."""
         root, components = self._locate(path, file=True)
         self._check_writable(path, root)
         old, new = _encoded(old_text), _encoded(new_text)
         if not old:
             raise ToolValueError("the text to replace is empty", path=path)
-        with _told(path), root.place() as top, _parent(top, components, create=False) as (parent, name):
-            with _LOCKS[parent.key(name) % len(_LOCKS)]:
-                content = self._of(path, parent, name)
-                text = _text(path, content)
-                position = text.find(old_text)
-                if position < 0:
-                    raise ToolValueError(f"{shown(path)}: the text to replace is not there", path=path)
-                if text.find(old_text, position + 1) >= 0:
-                    raise ToolValueError(f"{shown(path)}: the text to replace is there more than once", path=path)
-                edited = text[:position] + new_text + text[position + len(old_text) :]
-                self._check_size(path, len(content) - len(old) + len(new))
+        with (
+            _told(path),
+            root.place() as top,
+            _parent(top, components, create=False) as (parent, name),
+            _lock(parent, name),
+        ):
+            content = self._of(path, parent, name)
+            text = _text(path, content)
+            position = text.find(old_text)
+            if position < 0:
+                raise ToolValueError(f"{shown(path)}: the text to replace is not there", path=path)
+            if text.find(old_text, position + 1) >= 0:
+                raise ToolValueError(f"{shown(path)}: the text to replace is there more than once", path=path)
+            edited = text[:position] + new_text + text[position + len(old_text) :]
+            self._check_size(path, len(content) - len(old) + len(new))
 
-                def unchanged() -> None:
-                    proceed()
-                    if self._of(path, parent, name) != content:
-                        raise ToolError(f"{shown(path)}: changed while it was edited; read it again", path=path)
+            def unchanged() -> None:
+                proceed()
+                if self._of(path, parent, name) != content:
+                    raise ToolError(f"{shown(path)}: changed while it was edited; read it again", path=path)
 
-                _put(path, parent, name, edited.encode("utf-8"), unchanged)
+            _put(path, parent, name, edited.encode("utf-8"), unchanged)
 
     def directory(self, path: str) -> int:
         """Return a new descriptor of a directory, for a process to start in."""
@@ -487,7 +535,10 @@ class Files:
 
     def _check_size(self, path: str, size: int) -> None:
         if size > self.limits.write_bytes:
-            raise ToolValueError(f"{shown(path)}: {size:,} bytes are more than the {self.limits.write_bytes:,} allowed", path=path)
+            raise ToolValueError(
+                f"{shown(path)}: {size:,} bytes are more than the {self.limits.write_bytes:,} allowed",
+                path=path,
+            )
 
     def _of(self, path: str, parent: _Place, name: str) -> bytes:
         fd = parent.open(name, _READ)

@@ -9,6 +9,7 @@ from typing import Any
 
 from littleghost.errors import CapabilityError
 from littleghost.sandboxes.contract import Check, Probe
+from littleghost.sandboxes.files import resolves_in_kernel
 from littleghost.sandboxes.local import LocalSandbox, View
 from littleghost.sandboxes.policy import EffectivePolicy
 from littleghost.sandboxes.processes import DEFAULT_PATH, Program
@@ -17,8 +18,10 @@ __all__ = ["HostSandbox"]
 
 
 class HostSandbox(LocalSandbox):
-    """Works directly on the host. **It isolates nothing**: a program runs as the application's user, and may read and write all that
-    user may, use the network, and signal the user's processes.
+    """Works directly on the host and **isolates nothing**.
+
+    A program runs as the application's user, and may read and write all that user may, use the network, and signal the user's
+    processes.
 
     What does hold: the file methods stay inside the workspace and obey ``writable``; a program gets no environment but what it is
     given, has time and output limits, and on Linux leaves nothing running. ``writable=False`` binds the file methods only,
@@ -37,7 +40,11 @@ class HostSandbox(LocalSandbox):
     @property
     def effective_policy(self) -> EffectivePolicy:
         """What is in force: next to nothing, for programs."""
-        ends = "everything a command started is gone when it ends" if sys.platform == "linux" else "its process group ends with it"
+        ends = (
+            "everything a command started is gone when it ends"
+            if sys.platform == "linux"
+            else "its process group ends with it"
+        )
         return EffectivePolicy(
             root=self._root_access,
             paths=self.accesses,
@@ -60,11 +67,20 @@ class HostSandbox(LocalSandbox):
         if self.policy.network not in (None, "inherit"):
             raise CapabilityError("HostSandbox cannot keep programs off the network; take native_sandbox()")
         if self.policy.root_filesystem not in (None, "host"):
-            raise CapabilityError("HostSandbox cannot hide the host's files from programs; take native_sandbox()")
-        self.refuse_limits("temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+            raise CapabilityError(
+                "HostSandbox cannot hide the host's files from programs; take native_sandbox()"
+            )
+        self.refuse_limits(
+            "temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes"
+        )
 
     def program(
-        self, view: View, arguments: tuple[str, ...], environment: dict[str, str], cwd: str, release: ExitStack
+        self,
+        view: View,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        cwd: str,
+        release: ExitStack,
     ) -> Program:
         directory = view.files.directory(cwd)
         release.callback(os.close, directory)
@@ -75,7 +91,8 @@ class HostSandbox(LocalSandbox):
     async def probe(cls, **options: Any) -> Probe:
         """Return that it is there, with no check of denial, for it denies nothing."""
         checks = (
-            Check(name="openat2", ok=sys.platform == "linux", detail="else a walk by descriptor, or on Windows by path"),
+            Check(name="paths resolved in the kernel", ok=resolves_in_kernel(), detail="else by a walk"),
             Check(name="programs", ok=sys.platform != "win32"),
+            Check(name="daemons end with their command", ok=sys.platform == "linux"),
         )
         return Probe(available=True, reason="no isolation: nothing is denied to programs", checks=checks)

@@ -9,7 +9,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -45,21 +45,41 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = True
 
     def narrowed(
-        self, *, read_only: bool, path: str | None, paths: Sequence[str] | None, execute: bool, limits: SandboxLimits | None
+        self,
+        *,
+        read_only: bool,
+        path: str | None,
+        paths: Sequence[str] | None,
+        execute: bool,
+        limits: SandboxLimits | None,
     ) -> View:
         """Return a view that lets through no more than this one."""
         known = self.files.roots
         top: tuple[str | None, tuple[str, ...]] = parse_path(path) if path is not None else (None, ())
-        unknown = [name for name in (*(paths or ()), *([top[0]] if top[0] else [])) if name not in known]
+        wanted = [*(paths or ()), *([top[0]] if top[0] is not None else [])]
+        unknown = [str(name) for name in wanted if name not in known]
         if unknown:
-            raise PolicyError(f"a scope cannot have paths its sandbox does not have: {', '.join(sorted(unknown))}")
-        kept = [name for name in known if name is not None] if paths is None and path is None else list(paths or ())
+            raise PolicyError(
+                f"a scope cannot have paths its sandbox does not have: {', '.join(sorted(unknown))}"
+            )
+        kept = (
+            [name for name in known if name is not None]
+            if paths is None and path is None
+            else list(paths or ())
+        )
         roots: dict[str | None, Root] = {None: known[top[0]].narrowed(top[1], read_only=read_only)}
         roots.update({name: known[name].narrowed((), read_only=read_only) for name in kept})
         lowered = self.limits if limits is None else self.limits.lowered(limits)
-        same = path is None and len(roots) == len(known) and all(roots[name].access == known[name].access for name in roots)
+        same = (
+            path is None
+            and len(roots) == len(known)
+            and all(roots[name].access == known[name].access for name in roots)
+        )
         return View(
-            files=Files(roots, lowered), limits=lowered, execute=self.execute and execute, whole=self.whole and same
+            files=Files(roots, lowered),
+            limits=lowered,
+            execute=self.execute and execute,
+            whole=self.whole and same,
         )
 
 
@@ -86,7 +106,9 @@ class _Local(Sandbox):
         execute: bool = True,
         limits: SandboxLimits | None = None,
     ) -> Sandbox:
-        view = self._view.narrowed(read_only=read_only, path=path, paths=paths, execute=execute, limits=limits)
+        view = self._view.narrowed(
+            read_only=read_only, path=path, paths=paths, execute=execute, limits=limits
+        )
         return _Scope(self._origin, view, self.capabilities)
 
     async def read(self, path: str, *, context: Interruptible | None = None) -> str:
@@ -107,7 +129,9 @@ class _Local(Sandbox):
     async def write_bytes(self, path: str, content: bytes, *, context: Interruptible | None = None) -> None:
         await self._change(self._view.files.write_bytes, (path, content), context)
 
-    async def replace(self, path: str, old_text: str, new_text: str, *, context: Interruptible | None = None) -> None:
+    async def replace(
+        self, path: str, old_text: str, new_text: str, *, context: Interruptible | None = None
+    ) -> None:
         await self._change(self._view.files.replace, (path, old_text, new_text), context)
 
     async def execute_program(
@@ -127,7 +151,9 @@ class _Local(Sandbox):
         if not self._view.execute:
             raise CapabilityError("this scope does not run programs")
         if not self._view.whole and not origin.confines_processes:
-            raise CapabilityError(f"{type(origin).__name__} cannot keep a program inside a scope, so a narrower scope runs none")
+            raise CapabilityError(
+                f"{type(origin).__name__} cannot keep a program inside a scope, so a narrower scope runs none"
+            )
         arguments = arguments_of(command)
         inherited = os.environ if inherit_environment else None
         variables = environment_of(inherited, origin.policy.environment, environment)
@@ -158,7 +184,9 @@ class _Local(Sandbox):
             context.check()
         return await asyncio.get_running_loop().run_in_executor(None, operation, path)
 
-    async def _change(self, operation: Callable[..., None], arguments: tuple[Any, ...], context: Interruptible | None) -> None:
+    async def _change(
+        self, operation: Callable[..., None], arguments: tuple[Any, ...], context: Interruptible | None
+    ) -> None:
         """Do a change in a thread. Nothing changes after this has returned or raised, cancelled or not."""
         self._origin.check_open()
         if context is not None:
@@ -214,8 +242,7 @@ class LocalSandbox(_Local):
     def launcher(self) -> Launcher:
         """What starts programs, while the sandbox is open."""
         self.check_open()
-        assert self._launcher is not None  # it is made before the state says open
-        return self._launcher
+        return cast("Launcher", self._launcher)  # it is there whenever the state says open
 
     @property
     def view(self) -> View:
@@ -225,7 +252,11 @@ class LocalSandbox(_Local):
     @property
     def accesses(self) -> dict[str, Access]:
         """The access to each named path."""
-        return {name: root.access for name, root in self._view.files.roots.items() if name is not None}
+        found: dict[str, Access] = {}
+        for name, root in self._view.files.roots.items():
+            if name is not None:
+                found[name] = root.access
+        return found
 
     def check_open(self) -> None:
         """Raise `ToolError` unless the sandbox is open."""
@@ -276,7 +307,12 @@ class LocalSandbox(_Local):
 
     @abstractmethod
     def program(
-        self, view: View, arguments: tuple[str, ...], environment: dict[str, str], cwd: str, release: ExitStack
+        self,
+        view: View,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        cwd: str,
+        release: ExitStack,
     ) -> Program:
         """Return what to start so that ``arguments`` run in ``view``; descriptors are closed through ``release``."""
 
@@ -288,7 +324,9 @@ class LocalSandbox(_Local):
         """Raise `CapabilityError` where one of the named limits is set."""
         for name in names:
             if getattr(self._limits, name) is not None:
-                raise CapabilityError(f"{type(self).__name__} cannot enforce the limit {name} in this version", limit=name)
+                raise CapabilityError(
+                    f"{type(self).__name__} cannot enforce the limit {name} in this version", limit=name
+                )
 
     def _check_nesting(self) -> None:
         """Refuse a read-only directory inside a read-write one: it could be written through the outer one."""
@@ -327,7 +365,3 @@ class _Scope(_Local):
 
     async def close(self) -> None:
         return None
-
-    @classmethod
-    async def probe(cls, **options: Any) -> Any:
-        raise CapabilityError("a scope is part of a sandbox; probe that one's class")

@@ -30,7 +30,9 @@ def native_sandbox(
         CapabilityError: There is none for this platform; `HostSandbox` works there, without isolation.
     """
     if sys.platform != "linux":
-        raise CapabilityError(f"no isolating sandbox for {sys.platform} in this version; HostSandbox works, without isolation")
+        raise CapabilityError(
+            f"no isolating sandbox for {sys.platform} in this version; HostSandbox works, without isolation"
+        )
     from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
 
     return BubblewrapSandbox(workspace, writable=writable, policy=policy, limits=limits)

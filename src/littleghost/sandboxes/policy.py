@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,8 +15,10 @@ Access = Literal["read_only", "read_write"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a sandbox is asked to enforce. ``None`` asks for nothing: the backend's default holds, and its
-    ``effective_policy`` says which. What is asked for is enforced, or opening the sandbox fails.
+    """What a sandbox is asked to enforce.
+
+    ``None`` asks for nothing: the backend's default holds, and its ``effective_policy`` says which. What is asked for is enforced, or
+    opening the sandbox fails.
 
     A policy comes from the application. It is never read from the workspace, where an agent could have written it.
 
@@ -38,7 +40,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         # A Struct's constructor does not look at types; a policy that is not understood must not be taken for one that is.
         try:
-            msgspec.convert({name: getattr(self, name) for name in self.__struct_fields__}, _Shape, strict=True)
+            msgspec.convert(
+                {name: getattr(self, name) for name in self.__struct_fields__}, _Shape, strict=True
+            )
         except msgspec.ValidationError as error:
             raise PolicyError(f"not a policy: {error}") from error
 
@@ -55,13 +59,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return value
         unknown = [str(key) for key in value if key not in cls.__struct_fields__]
         if unknown:
-            raise PolicyError(f"a policy has no {', '.join(sorted(unknown))}; it has {', '.join(cls.__struct_fields__)}")
+            raise PolicyError(
+                f"a policy has no {', '.join(sorted(unknown))}; it has {', '.join(cls.__struct_fields__)}"
+            )
         return cls(**value)
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            yield name, ({key: "…" for key in value} if name == "environment" else value)
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["environment"] = dict.fromkeys(self.environment, "…")
+        return list(shown.items())
 
     def __repr__(self) -> str:
         return "Policy(" + ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__()) + ")"

@@ -53,15 +53,21 @@ async def probe_bubblewrap(binary: str) -> Probe:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
             canary = secrets.token_hex(8)
-            host_file = Path(outside, "canary")
-            host_file.write_text(canary)
-            root = Path(outside, "workspace")
-            root.mkdir()
-            root.joinpath("given").write_text(canary)
+            host_file, root = _laid_out(Path(outside), canary)
             async with Workspace(root) as workspace:
-                arguments = ("/bin/sh", "-c", _SCRIPT, "probe", str(host_file), str(listener.getsockname()[1]), canary)
+                arguments = (
+                    "/bin/sh",
+                    "-c",
+                    _SCRIPT,
+                    "probe",
+                    str(host_file),
+                    str(listener.getsockname()[1]),
+                    canary,
+                )
                 writable = await _run(launcher, binary, workspace, arguments, read_only=False)
-                read_only = await _run(launcher, binary, workspace, ("/bin/sh", "-c", "echo x > forbidden"), read_only=True)
+                read_only = await _run(
+                    launcher, binary, workspace, ("/bin/sh", "-c", "echo x > forbidden"), read_only=True
+                )
             version = await launcher.run(Program(arguments=(binary, "--version")), timeout=10)
             listener.setblocking(False)
             reached = True
@@ -75,6 +81,15 @@ async def probe_bubblewrap(binary: str) -> Probe:
     finally:
         await launcher.close()
     return _judged(writable, read_only, version.stdout.strip(), reached=reached, wrote=wrote)
+
+
+def _laid_out(folder: Path, canary: str) -> tuple[Path, Path]:
+    """Make a file of the host and a workspace, both holding ``canary``."""
+    host_file, root = folder / "canary", folder / "workspace"
+    root.mkdir()
+    host_file.write_text(canary)
+    root.joinpath("given").write_text(canary)
+    return host_file, root
 
 
 async def _run(
@@ -91,7 +106,11 @@ async def _run(
 
 def _judged(writable: Execution, read_only: Execution, version: str, *, reached: bool, wrote: bool) -> Probe:
     if writable.exit_code != 7:
-        said = (writable.error or writable.stderr.strip().splitlines() or ["it ended with " + str(writable.exit_code)])
+        said = (
+            writable.error
+            or writable.stderr.strip().splitlines()
+            or ["it ended with " + str(writable.exit_code)]
+        )
         reason = said if isinstance(said, str) else said[-1]
         if "namespace" in reason or "uid map" in reason:
             reason += " (unprivileged user namespaces are switched off: by sysctl, by AppArmor, or in this container)"
@@ -108,10 +127,22 @@ def _judged(writable: Execution, read_only: Execution, version: str, *, reached:
     said = dict(line.split(" ", 1) for line in writable.stdout.splitlines() if line.startswith("ns-"))
     for kind in _NAMESPACES:
         inside, outside = said.get(f"ns-{kind}", ""), os.readlink(f"/proc/self/ns/{kind}")
-        checks.append(Check(name=f"share the host's {kind} namespace", ok=bool(inside) and inside != outside, denial=True))
-    checks.append(Check(name="write a read-only workspace", ok=not wrote and read_only.exit_code not in (0, None), denial=True))
+        checks.append(
+            Check(
+                name=f"share the host's {kind} namespace", ok=bool(inside) and inside != outside, denial=True
+            )
+        )
+    checks.append(
+        Check(
+            name="write a read-only workspace",
+            ok=not wrote and read_only.exit_code not in (0, None),
+            denial=True,
+        )
+    )
     checks.append(Check(name="be heard on the host's loopback", ok=not reached, denial=True))
     missing = [name for name in _ALLOWED if not any(check.name == name.replace("-", " ") for check in checks)]
-    wrong = [f"{check.name} {'worked' if check.denial else 'failed'}" for check in checks if not check.ok] + missing
+    wrong = [
+        f"{check.name} {'worked' if check.denial else 'failed'}" for check in checks if not check.ok
+    ] + missing
     reason = "" if not wrong else "not as it must be: " + ", ".join(wrong)
     return Probe(available=not wrong, reason=reason, checks=tuple(checks), version=version)

@@ -30,7 +30,14 @@ from typing import Any, NoReturn
 import msgspec
 
 from littleghost.cancellation import Interruptible
-from littleghost.errors import CapabilityError, CleanupError, DeadlineExceeded, RunCancelled, ToolError, ToolValueError
+from littleghost.errors import (
+    CapabilityError,
+    CleanupError,
+    DeadlineExceeded,
+    RunCancelled,
+    ToolError,
+    ToolValueError,
+)
 from littleghost.sandboxes.contract import Execution
 
 __all__ = ["DEFAULT_PATH", "Launcher", "Program", "arguments_of", "environment_of", "settled"]
@@ -197,7 +204,9 @@ class _Command:
             self.reason = reason
         if self.state == "running":
             with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_WR)  # whatever the keeper is at, the end of its life line ends it
+                self.connection.shutdown(
+                    socket.SHUT_WR
+                )  # whatever the keeper is at, the end of its life line ends it
 
     def end_threadsafe(self, reason: str) -> None:
         """Do the same from any thread."""
@@ -333,7 +342,9 @@ class Launcher:
                 if context.deadline is not None:
                     timer = command.loop.call_later(context.deadline.remaining(), command.end, "deadline")
                     releases.append(timer.cancel)
-                releases.append(context.cancellation.add_callback(lambda: command.end_threadsafe("cancelled")))
+                releases.append(
+                    context.cancellation.add_callback(lambda: command.end_threadsafe("cancelled"))
+                )
             with suppress(BrokenPipeError, ConnectionResetError):
                 await command.loop.sock_sendall(command.connection, job)
             await asyncio.shield(command.finished)
@@ -353,7 +364,9 @@ class Launcher:
             command.close()
         return self._result(program, command, timeout, time.perf_counter() - started, context)
 
-    async def _hand_over(self, program: Program, input: str | bytes | None, max_output_bytes: int) -> tuple[_Command, bytes]:
+    async def _hand_over(
+        self, program: Program, input: str | bytes | None, max_output_bytes: int
+    ) -> tuple[_Command, bytes]:
         job = program.encoded()
         theirs: list[int] = []
         mine: list[int] = []
@@ -407,16 +420,25 @@ class Launcher:
             await asyncio.sleep(0.01)
 
     def _result(
-        self, program: Program, command: _Command, timeout: float | None, duration: float, context: Interruptible | None
+        self,
+        program: Program,
+        command: _Command,
+        timeout: float | None,
+        duration: float,
+        context: Interruptible | None,
     ) -> Execution:
         if command.reason == "deadline":
-            seconds = context.deadline.seconds if context is not None and context.deadline is not None else 0.0
+            seconds = (
+                context.deadline.seconds if context is not None and context.deadline is not None else 0.0
+            )
             raise DeadlineExceeded(f"the deadline of {seconds:g} s has passed")
         if command.reason == "cancelled":
             _raise_cancelled(context)
         if command.state == "left":
             raise CleanupError("some processes of the command could not be killed", pid=command.pid)
-        (stdout, stdout_omitted), (stderr, stderr_omitted) = (capture.finish() for capture in command.captures)
+        (stdout, stdout_omitted), (stderr, stderr_omitted) = (
+            capture.finish() for capture in command.captures
+        )
         code, error = command.code, None
         if command.reason == "timeout":
             code, error = None, f"timed out after {timeout:g} s"

@@ -126,7 +126,13 @@ def filter_for(*, network: bool, machine: str | None = None) -> bytes | None:
     when(_CLONE[index], [argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse(errno.EPERM), give(_ALLOW)])
     when(
         _IOCTL[index],
-        [argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), refuse(errno.EPERM), give(_ALLOW)],
+        [
+            argument(1),
+            (_EQUAL, 1, 0, _TIOCSTI),
+            (_EQUAL, 0, 1, _TIOCLINUX),
+            refuse(errno.EPERM),
+            give(_ALLOW),
+        ],
     )
     families = [_INET, _INET6, *((_UNIX, _NETLINK) if network else ())]
     checks = [(_EQUAL, len(families) - position, 0, family) for position, family in enumerate(families)]
@@ -137,6 +143,9 @@ def filter_for(*, network: bool, machine: str | None = None) -> bytes | None:
 
     program: list[_Instruction] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, audit), give(_KILL), (_LOAD, 0, 0, 0)]
     if index == 0:
-        program += [(_GREATER, 0, 1, 0x40000000), give(_KILL)]  # the x32 numbers, a second way to the same calls
+        program += [
+            (_GREATER, 0, 1, 0x40000000),
+            give(_KILL),
+        ]  # the x32 numbers, a second way to the same calls
     program += [*body, give(_ALLOW)]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)

@@ -41,7 +41,10 @@ LINUX = sys.platform == "linux"
 
 SIGKILL = 9
 SIGSTOP = 19  # Linux's number; it is used nowhere else
-DEFAULT_SIGNALS = (13, 25)  # SIGPIPE and SIGXFSZ, which Python ignores and a command expects to be as they were
+DEFAULT_SIGNALS = (
+    13,
+    25,
+)  # SIGPIPE and SIGXFSZ, which Python ignores and a command expects to be as they were
 
 
 def become_subreaper() -> None:
@@ -184,10 +187,8 @@ def start(
 ) -> int:
     """Start the program and return its pid, or raise the `OSError` that says why it cannot be."""
     program = arguments[0]
-    if b"/" in program:
-        candidates = [program]
-    else:
-        candidates = [directory + b"/" + program for directory in search if directory.startswith(b"/")]
+    places = [place for place in search if place.startswith(b"/")]
+    candidates = [program] if b"/" in program else [place + b"/" + program for place in places]
     failure: OSError = FileNotFoundError(errno.ENOENT, "not found")
     for candidate in candidates:
         try:
@@ -321,7 +322,7 @@ def serve() -> None:
     keepers: dict[int, int | None] = {}  # the pidfd of each, where there are pidfds
     idle: set[int] = set()
 
-    def on_exit(pid: int, status: int) -> None:
+    def on_exit(pid: int, _status: int) -> None:
         idle.discard(pid)
         pidfd = keepers.pop(pid, None)
         if pidfd is not None:

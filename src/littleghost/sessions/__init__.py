@@ -1,0 +1,1 @@
+"""Conversations and the stores that keep them."""

@@ -18,7 +18,13 @@ from msgspec import Struct, field
 
 from littleghost import telemetry, transcript
 from littleghost.content import Prepared
-from littleghost.errors import ConflictError, DataError, SessionBusyError, SessionNotFoundError, UnsupportedError
+from littleghost.errors import (
+    ConflictError,
+    DataError,
+    SessionBusyError,
+    SessionNotFoundError,
+    UnsupportedError,
+)
 from littleghost.locks import KeyedLocks
 from littleghost.message import Message
 
@@ -196,7 +202,7 @@ class SessionStore(ABC):
         metadata: Mapping[str, Any],
         expected_count: int,
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         """Add ``messages`` and store ``state`` and ``metadata`` in place of the old ones, atomically.
@@ -227,13 +233,18 @@ class SessionStore(ABC):
         state: Mapping[str, Any],
         metadata: Mapping[str, Any],
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         """Store ``messages``, ``state`` and ``metadata`` in place of all there was, atomically; see `append` for the rest."""
 
     async def project_conversation(
-        self, id: str, *, messages: Sequence[Message], metadata: Mapping[str, Any], actor_id: str | None = None
+        self,
+        id: str,
+        *,
+        messages: Sequence[Message],
+        metadata: Mapping[str, Any],
+        actor_id: str | None = None,
     ) -> None:
         """Publish a clean view of the conversation. Never touches the transcript; a store without such a view does nothing."""
 
@@ -267,10 +278,12 @@ class SessionStore(ABC):
 
     def _locks(self) -> KeyedLocks:
         # Not made in __init__, which a subclass need not call; setdefault is atomic.
-        locks = self.__dict__.get("_keyed_locks")
-        return self.__dict__.setdefault("_keyed_locks", KeyedLocks()) if locks is None else locks
+        own = cast("dict[str, Any]", self.__dict__)
+        return own.get("_keyed_locks") or own.setdefault("_keyed_locks", KeyedLocks())
 
-    def lease(self, id: str, *, actor_id: str | None = None, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
+    def lease(
+        self, id: str, *, actor_id: str | None = None, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Lease]:
         """Return a context manager for a `Lease`, which one holder has at a time across processes, and which ends with its holder.
 
         Raises:
@@ -282,7 +295,9 @@ class SessionStore(ABC):
         """Delete the session and everything about it; return whether there was one."""
         raise self._cannot("delete")
 
-    async def sessions(self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Page[SessionInfo]:
+    async def sessions(
+        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page[SessionInfo]:
         """Return a page of the sessions of ``actor_id``, in a stable order."""
         raise self._cannot("sessions")
 
@@ -301,7 +316,9 @@ class SessionStore(ABC):
         start = max(0, end - limit)
         return Page(items=messages[start:end], cursor=start or None)
 
-    async def fork(self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None) -> Commit:
+    async def fork(
+        self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None
+    ) -> Commit:
         """Start the session ``new_id`` with the first ``at`` messages of ``id``, its state and its metadata.
 
         Fewer messages are kept where ``at`` would part a call from its result.

@@ -16,15 +16,17 @@ from msgspec import Struct
 
 from littleghost import data, telemetry, transcript
 from littleghost.content import Text
-from littleghost.errors import ConfigurationError, ConflictError, DataError, ProtocolError
+from littleghost.errors import ConfigurationError, ConflictError, DataError, ProtocolError, UnsupportedError
 from littleghost.message import Message, message_from, pack_messages
-from littleghost.sessions.contract import Commit, SessionStore, Snapshot
+from littleghost.sessions.contract import COMMIT_ID, Commit, SessionStore, Snapshot
 
 __all__ = ["Session"]
 
 Answer = TypeVar("Answer")
 Messages = Iterable[Message | Mapping[str, Any]] | Message
-Update = Callable[[Snapshot], "tuple[Messages, Mapping[str, Any]] | Awaitable[tuple[Messages, Mapping[str, Any]]]"]
+Update = Callable[
+    [Snapshot], "tuple[Messages, Mapping[str, Any]] | Awaitable[tuple[Messages, Mapping[str, Any]]]"
+]
 
 
 class _Unset(Enum):
@@ -63,6 +65,10 @@ class _Known(Struct, kw_only=True):
     metadata: bytes
 
 
+class _Stale(Exception):
+    """What a write was drawn up from is no longer what is known."""
+
+
 class _Draft(Struct, frozen=True, kw_only=True):
     """A write that may have been sent."""
 
@@ -75,7 +81,12 @@ class _Draft(Struct, frozen=True, kw_only=True):
 
     def same(self, other: _Draft) -> bool:
         """Whether ``other`` is this write again."""
-        return (self.kind, self.body, self.state, self.metadata) == (other.kind, other.body, other.state, other.metadata)
+        return (self.kind, self.body, self.state, self.metadata) == (
+            other.kind,
+            other.body,
+            other.state,
+            other.metadata,
+        )
 
 
 class Session:
@@ -118,6 +129,7 @@ class Session:
         self.operation_id = operation_id
         self._initial = data.pack_object(metadata or {}, "metadata")
         self._known: _Known | None = None
+        self._changes = 0  # how often what is known has changed
         self._uncertain: _Draft | None = None  # a write whose answer was lost
         self._lock = asyncio.Lock()
 
@@ -140,7 +152,9 @@ class Session:
     async def history(self, fallback: Sequence[Message] = ()) -> Sequence[Message]:
         """Return the messages, or ``fallback`` as it was given where there is no session."""
         known = await self._read()
-        return [message.copy() for message in transcript.normalise(known.messages)] if known.exists else fallback
+        return (
+            [message.copy() for message in transcript.normalise(known.messages)] if known.exists else fallback
+        )
 
     async def journal(self) -> list[Message]:
         """Return the messages as they are stored: results of tools each in a message of its own, in the order they came."""
@@ -157,13 +171,18 @@ class Session:
     async def reload(self) -> Snapshot | None:
         """Load again, whatever is known, and return what `load` does."""
         async with self._lock:
-            self._known = self._uncertain = None
+            self._forget()
         return await self.load()
 
     # Writing
 
     async def append(
-        self, messages: Messages, *, state: State = UNSET, metadata: State = UNSET, commit_id: str | None = None
+        self,
+        messages: Messages,
+        *,
+        state: State = UNSET,
+        metadata: State = UNSET,
+        commit_id: str | None = None,
     ) -> Commit:
         """Add ``messages``, and store ``state`` and ``metadata`` where they are given.
 
@@ -179,14 +198,24 @@ class Session:
             ConflictError: Another writer was first. Nothing was written; see `reload`.
             DataError: A value cannot be stored exactly. Nothing was written.
             StoreError: The store failed.
+            UnsupportedError: ``commit_id`` is given, and the store does not keep any.
         """
-        return await self._write(lambda known: self._draft("append", known, messages, state, metadata, commit_id))
+        return await self._write(
+            lambda known: self._draft("append", known, messages, state, metadata, commit_id)
+        )
 
     async def replace(
-        self, messages: Messages, *, state: State = UNSET, metadata: State = UNSET, commit_id: str | None = None
+        self,
+        messages: Messages,
+        *,
+        state: State = UNSET,
+        metadata: State = UNSET,
+        commit_id: str | None = None,
     ) -> Commit:
         """Store ``messages`` in place of all there were; see `append` for the rest."""
-        return await self._write(lambda known: self._draft("replace", known, messages, state, metadata, commit_id))
+        return await self._write(
+            lambda known: self._draft("replace", known, messages, state, metadata, commit_id)
+        )
 
     async def checkpoint(
         self,
@@ -194,7 +223,7 @@ class Session:
         *,
         state: State = UNSET,
         metadata: State = UNSET,
-        parent_operation_id: str | None | Literal[_Unset.UNSET] = UNSET,
+        parent_operation_id: str | Literal[_Unset.UNSET] | None = UNSET,
     ) -> Commit:
         """Store the conversation ``messages`` with as little as it takes.
 
@@ -216,12 +245,16 @@ class Session:
                 return whole
             added = after[len(before) :]
             if added:
-                return msgspec.structs.replace(whole, kind="append", messages=tuple(added), body=pack_messages(added)[0])
+                return msgspec.structs.replace(
+                    whole, kind="append", messages=tuple(added), body=pack_messages(added)[0]
+                )
             if data.equal(known.state, whole.state) and data.equal(known.metadata, whole.metadata):
                 return None
             return msgspec.structs.replace(whole, kind="append", messages=(), body=b"[]")
 
-        return await self._write(draft, self.operation_id if parent_operation_id is UNSET else parent_operation_id)
+        return await self._write(
+            draft, self.operation_id if parent_operation_id is UNSET else parent_operation_id
+        )
 
     async def checkpoint_result(self, result: Result) -> Commit:
         """Store the messages and the state of a `Run`, and keep the stored metadata."""
@@ -232,24 +265,38 @@ class Session:
 
         Args:
             change: Gets the `Snapshot`, an empty one for a new session; returns the messages to append and the new state. May be async.
-            attempts: How often it is asked at most.
+            attempts: How often it is asked at most because of writers elsewhere. Writes of this very session in the meantime do
+                not count; each of them is some progress.
 
         Raises:
             ConflictError: Others were first every time.
         """
         if attempts < 1:
             raise ConfigurationError("attempts must be at least 1")
-        for attempt in range(attempts):
-            answer = change(self._snapshot(await self._read()))
-            messages, state = await answer if inspect.isawaitable(answer) else answer
+        attempt = 1
+        while True:
             try:
-                return await self.append(messages, state=state)
+                return await self._change(change)
+            except _Stale:
+                continue
             except ConflictError:
-                if attempt + 1 == attempts:
+                if attempt >= attempts:
                     raise
-                await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 7)))  # noqa: S311 (jitter, no secret)
+                await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 8)))  # noqa: S311 (jitter, no secret)
                 await self.reload()
-        raise AssertionError
+                attempt += 1
+
+    async def _change(self, change: Update) -> Commit:
+        known, seen = await self._read(), self._changes
+        answer = change(self._snapshot(known))
+        messages, state = await answer if inspect.isawaitable(answer) else answer
+
+        def draft(known: _Known) -> _Draft:
+            if self._changes != seen:
+                raise _Stale
+            return self._draft("append", known, messages, state, UNSET, None)
+
+        return await self._write(draft)
 
     # Everything else
 
@@ -263,9 +310,15 @@ class Session:
         Only reasoning is removed. Leave out system and transient messages, and whatever else should stay here.
         """
         _, view = pack_messages([message.without_reasoning() for message in _given(messages)])
-        chosen = data.unpack((await self._read()).metadata if metadata is UNSET else data.pack_object(metadata, "metadata"))
+        chosen = data.unpack(
+            (await self._read()).metadata if metadata is UNSET else data.pack_object(metadata, "metadata")
+        )
         await self._call(
-            "project_conversation", self.operation_id, self.store.project_conversation, messages=list(view), metadata=chosen
+            "project_conversation",
+            self.operation_id,
+            self.store.project_conversation,
+            messages=list(view),
+            metadata=chosen,
         )
 
     async def fork(self, new_id: object, *, at: int | None = None) -> Session:
@@ -277,7 +330,7 @@ class Session:
     async def delete(self) -> bool:
         """Delete the session and everything about it; return whether there was one."""
         async with self._lock:
-            self._known = self._uncertain = None
+            self._forget()
             return await self._call("delete", self.operation_id, self.store.delete)
 
     # Within
@@ -291,8 +344,16 @@ class Session:
 
     async def _known_or_loaded(self) -> _Known:
         if self._known is None:
-            self._known = await self._load()
-        return self._known
+            self._learn(await self._load())
+        return cast("_Known", self._known)
+
+    def _learn(self, known: _Known) -> None:
+        self._known = known
+        self._changes += 1
+
+    def _forget(self) -> None:
+        self._known = self._uncertain = None
+        self._changes += 1
 
     async def _load(self) -> _Known:
         value: Any = await self._call("load", self.operation_id, self.store.load)
@@ -305,20 +366,22 @@ class Session:
             ProtocolError: It said nothing that the contract knows.
         """
         if value is None:
-            return _Known(exists=False, messages=[], count=0, revision=None, state=b"{}", metadata=self._initial)
+            return _Known(
+                exists=False, messages=[], count=0, revision=None, state=b"{}", metadata=self._initial
+            )
         if isinstance(value, Snapshot):
             given: Mapping[str, Any] = {name: getattr(value, name) for name in Snapshot.__struct_fields__}
         elif isinstance(value, Mapping):
             given = cast("Mapping[str, Any]", value)
         else:
             raise self._malformed(f"load returned a {type(value).__name__} in place of a Snapshot")
-        messages: Any = given.get("messages")
-        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raw: Any = given.get("messages")
+        if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
             raise self._malformed("load returned no list of messages")
-        raw: Sequence[Any] = messages
+        raw = cast("Sequence[Any]", raw)
         count: Any = given.get("count")
         revision: Any = given.get("revision")
-        if not (count is None or (isinstance(count, int) and not isinstance(count, bool) and count >= 0)):
+        if count is not None and not _is_count(count):
             raise self._malformed("load returned a count that is no number of messages")
         if not isinstance(revision, str) and (revision is not None or "revisions" in self.store.capabilities):
             raise self._malformed("load returned a revision that is no string")
@@ -361,17 +424,24 @@ class Session:
         commit_id: str | None,
     ) -> _Draft:
         body, plain = pack_messages(transcript.sanitise(_given(messages)))
+        if commit_id is not None:
+            if "commit_ids" not in self.store.capabilities:
+                raise UnsupportedError(
+                    f"{type(self.store).__name__} does not keep commit ids", operation="commit_id"
+                )
+            if not COMMIT_ID.fullmatch(commit_id):
+                raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
         return _Draft(
             kind=kind,
             messages=plain,
             body=body,
             state=known.state if state is UNSET else data.pack_object(state, "state"),
             metadata=known.metadata if metadata is UNSET else data.pack_object(metadata, "metadata"),
-            commit_id=commit_id or uuid.uuid4().hex,
+            commit_id=uuid.uuid4().hex if commit_id is None else commit_id,
         )
 
     async def _write(
-        self, make: Callable[[_Known], _Draft | None], parent: str | None | Literal[_Unset.UNSET] = UNSET
+        self, make: Callable[[_Known], _Draft | None], parent: str | Literal[_Unset.UNSET] | None = UNSET
     ) -> Commit:
         """Write what ``make`` draws up from what is known, if anything, and return where the session stands then."""
         async with self._lock:
@@ -423,13 +493,16 @@ class Session:
         expected = [*known.messages, *lost.messages] if lost.kind == "append" else lost.messages
         moved = found.revision != known.revision or "revisions" not in self.store.capabilities
         took_place = moved and found.exists and _equal(found, expected, lost.state, lost.metadata)
-        if not took_place and not (found.revision == known.revision and _equal(found, known.messages, known.state, known.metadata)):
+        if not took_place and not (
+            found.revision == known.revision and _equal(found, known.messages, known.state, known.metadata)
+        ):
             raise ConflictError(
                 "another writer has changed the session since a write of this one was interrupted; reload() shows it",
                 expected=known.revision or known.count,
                 actual=found.revision or found.count,
             )
-        self._known, self._uncertain = found, None
+        self._learn(found)
+        self._uncertain = None
         return took_place
 
     def _acknowledged(self, answer: Any, draft: _Draft, known: _Known) -> Commit:
@@ -438,21 +511,40 @@ class Session:
         count, revision = before + len(draft.messages), None
         if isinstance(answer, Commit):
             count, revision = answer.count, answer.revision
+            if not _is_count(count) or not isinstance(revision, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self._malformed(f"{draft.kind} returned a malformed Commit")
         elif answer is not None:
-            raise self._malformed(f"{draft.kind} returned a {type(answer).__name__} in place of a Commit or None")
+            raise self._malformed(
+                f"{draft.kind} returned a {type(answer).__name__} in place of a Commit or None"
+            )
         if draft.kind == "append":
             known.messages.extend(draft.messages)
         else:
             known.messages = list(draft.messages)
         known.exists, known.count, known.revision = True, count, revision
         known.state, known.metadata = draft.state, draft.metadata
+        self._changes += 1
         if "revisions" in self.store.capabilities and revision is None:
             self._known = None  # it keeps revisions and did not tell this one
         return Commit(revision=revision, count=count)
 
-    async def _call(self, name: str, parent: str | None, method: Callable[..., Awaitable[Answer]], *args: Any, **options: Any) -> Answer:
-        with self.store.operation_context(parent), telemetry.span(f"session_store.{name}", {"littleghost.store": type(self.store).__name__}):
+    async def _call(
+        self,
+        name: str,
+        parent: str | None,
+        method: Callable[..., Awaitable[Answer]],
+        *args: Any,
+        **options: Any,
+    ) -> Answer:
+        with (
+            self.store.operation_context(parent),
+            telemetry.span(f"session_store.{name}", {"littleghost.store": type(self.store).__name__}),
+        ):
             return await method(self.id, *args, actor_id=self.actor_id, **options)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _given(messages: Messages) -> list[Message]:
@@ -483,4 +575,3 @@ def _equal(found: _Known, messages: Sequence[Message], state: bytes, metadata: b
         and data.equal(found.state, state)
         and data.equal(found.metadata, metadata)
     )
-

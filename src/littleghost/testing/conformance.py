@@ -20,15 +20,15 @@ ClauseFunction = Callable[[Any], Awaitable[None]]
 
 
 class ClauseFailure(AssertionError):
-    """A clause does not hold; the text says what was expected and what was seen."""
+    """A clause does not hold. Its text says what was expected and what was seen."""
 
 
-class ClauseSkipped(Exception):  # noqa: N818 (an outcome, not a fault)
+class ClauseSkipped(Exception):
     """A clause cannot be tried here, for a reason found only while trying."""
 
 
 def expect(condition: object, message: str) -> None:
-    """Raise `ClauseFailure` with ``message`` unless ``condition`` is true. (``assert`` is removed by ``python -O``.)"""
+    """Raise `ClauseFailure` with ``message`` unless ``condition`` is true; ``python -O`` removes ``assert``, not this."""
     if not condition:
         raise ClauseFailure(message)
 
@@ -61,8 +61,9 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
             ClauseFailure: It does not hold, or did not end in time.
             ClauseSkipped: It cannot be tried here.
         """
+        limit = asyncio.timeout(self.timeout)
         try:
-            async with asyncio.timeout(self.timeout) as limit:
+            async with limit:
                 await self.function(make)
         except TimeoutError as error:
             if limit.expired():
@@ -83,7 +84,9 @@ def clause(
         if any(known.name == name for known in registry):
             raise ValueError(f"there is a clause called {name} already")
         doc = (function.__doc__ or "").strip().partition("\n")[0]
-        registry.append(Clause(name=name, doc=doc, function=function, needs=frozenset(needs), timeout=timeout))
+        registry.append(
+            Clause(name=name, doc=doc, function=function, needs=frozenset(needs), timeout=timeout)
+        )
         return function
 
     return register
@@ -176,8 +179,10 @@ async def run_clauses(
             await one.run(make)
         except ClauseSkipped as skip:
             status, reason = "skipped", str(skip)
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 (whatever it is, it is the clause that failed)
             status, error = "failed", failure
         seconds = time.perf_counter() - started
-        outcomes.append(Outcome(name=one.name, doc=one.doc, status=status, error=error, reason=reason, seconds=seconds))
+        outcomes.append(
+            Outcome(name=one.name, doc=one.doc, status=status, error=error, reason=reason, seconds=seconds)
+        )
     return Report(subject=subject, outcomes=tuple(outcomes))

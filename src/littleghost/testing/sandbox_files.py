@@ -47,7 +47,15 @@ async def only_an_open_sandbox_works(make: Any) -> None:
 @clause(CLAUSES, needs={"files", "write"})
 async def text_comes_back_exactly(make: Any) -> None:
     """What is written is what is read: line ends, byte order mark, NUL and every plane of Unicode."""
-    texts = ("", "plain\n", "a\r\nb\rc\n", "\ufeffmark", "nul \0 inside", "naïve e\u0301 🜁 \U0010ffff", "no end")
+    texts = (
+        "",
+        "plain\n",
+        "a\r\nb\rc\n",
+        "\ufeffmark",
+        "nul \0 inside",
+        "naïve e\u0301 🜁 \U0010ffff",
+        "no end",
+    )
     async with opened(make) as trial:
         for text in texts:
             await trial.sandbox.write("file.txt", text)
@@ -71,7 +79,10 @@ async def a_listing_is_sorted_and_marks_directories(make: Any) -> None:
         for path in ("b.txt", "dir/x", "a.txt", ".hidden"):
             await trial.sandbox.write(path, "")
         expect(await trial.sandbox.list() == [".hidden", "a.txt", "b.txt", "dir/"], "not the names, sorted")
-        expect(await trial.sandbox.list("dir") == await trial.sandbox.list("dir/") == ["x"], "not the names inside")
+        expect(
+            await trial.sandbox.list("dir") == await trial.sandbox.list("dir/") == ["x"],
+            "not the names inside",
+        )
 
 
 @clause(CLAUSES, needs={"files", "write"})
@@ -80,7 +91,12 @@ async def what_is_not_there_is_said_so(make: Any) -> None:
     async with opened(make) as trial:
         await raises(trial.sandbox.read("no"), ToolError, FileNotFoundError, what="reading what is missing")
         await raises(trial.sandbox.list("no"), ToolError, FileNotFoundError, what="listing what is missing")
-        await raises(trial.sandbox.replace("no/no", "a", "b"), ToolError, FileNotFoundError, what="editing what is missing")
+        await raises(
+            trial.sandbox.replace("no/no", "a", "b"),
+            ToolError,
+            FileNotFoundError,
+            what="editing what is missing",
+        )
         expect(await trial.sandbox.list() == [], "a failed operation left something")
 
 
@@ -90,7 +106,9 @@ async def files_and_directories_are_told_apart(make: Any) -> None:
     async with opened(make) as trial:
         await trial.sandbox.write("dir/file", "x")
         await raises(trial.sandbox.read("dir"), ToolError, IsADirectoryError, what="reading a directory")
-        await raises(trial.sandbox.write("dir", "x"), ToolError, IsADirectoryError, what="writing a directory")
+        await raises(
+            trial.sandbox.write("dir", "x"), ToolError, IsADirectoryError, what="writing a directory"
+        )
         await raises(trial.sandbox.list("dir/file"), ToolError, NotADirectoryError, what="listing a file")
         for path in ("dir/file/", "dir/file/.", "new/"):
             await raises(trial.sandbox.write(path, "y"), ToolError, what=f"writing {path!r}")
@@ -114,7 +132,20 @@ async def paths_out_of_the_workspace_are_refused(make: Any) -> None:
 @clause(CLAUSES, needs={"files", "write"})
 async def a_name_is_only_a_name(make: Any) -> None:
     """Dots, dashes, spaces, globs and shell signs in a name mean nothing."""
-    names = ["a..b", "...", "..c", "d..", "-rf", " space ", "$(touch x)", "*", "~", "naïve 🜁", "new\nline", "'\"`;&|"]
+    names = [
+        "a..b",
+        "...",
+        "..c",
+        "d..",
+        "-rf",
+        " space ",
+        "$(touch x)",
+        "*",
+        "~",
+        "naïve 🜁",
+        "new\nline",
+        "'\"`;&|",
+    ]
     if sys.platform != "win32":
         names += ["back\\slash", "c:stream"]
     async with opened(make) as trial:
@@ -131,7 +162,9 @@ async def replace_needs_exactly_one_place(make: Any) -> None:
     async with opened(make) as trial:
         for content, old in (("abc", "x"), ("abab", "ab"), ("aaa", "aa"), ("abc", ""), ("", "a")):
             await trial.sandbox.write("f", content)
-            await raises(trial.sandbox.replace("f", old, "new"), ToolError, ValueError, what=f"{old!r} in {content!r}")
+            await raises(
+                trial.sandbox.replace("f", old, "new"), ToolError, ValueError, what=f"{old!r} in {content!r}"
+            )
             expect(await trial.sandbox.read("f") == content, "a refused edit changed the file")
         await trial.sandbox.write("f", "one two three")
         await trial.sandbox.replace("f", "two", "2")
@@ -176,8 +209,15 @@ async def sizes_are_limited(make: Any) -> None:
         expect(await trial.sandbox.read("a") == "x" * 10, "a file at the limit")
         await trial.sandbox.write("b", "ü" * 10)
         await raises(trial.sandbox.read("b"), ToolError, ValueError, what="reading above the limit")
-        await raises(trial.sandbox.write("a", "y" * 21), ToolError, ValueError, what="writing above the limit")
-        await raises(trial.sandbox.replace("a", "x" * 10, "y" * 21), ToolError, ValueError, what="an edit above the limit")
+        await raises(
+            trial.sandbox.write("a", "y" * 21), ToolError, ValueError, what="writing above the limit"
+        )
+        await raises(
+            trial.sandbox.replace("a", "x" * 10, "y" * 21),
+            ToolError,
+            ValueError,
+            what="an edit above the limit",
+        )
         expect(await trial.sandbox.read("a") == "x" * 10, "a refused write changed the file")
         expect(len(await trial.sandbox.list()) == 2, "a listing at the limit")
         await trial.sandbox.write("c", "")
@@ -189,7 +229,11 @@ async def a_read_only_sandbox_changes_nothing(make: Any) -> None:
     """With ``writable=False``, changes are refused as `PermissionError`."""
     async with opened(make, writable=False) as trial:
         expect(not trial.sandbox.writable, "it says that it is writable")
-        attempts = (trial.sandbox.write("f", "x"), trial.sandbox.write("d/f", "x"), trial.sandbox.replace("f", "a", "b"))
+        attempts = (
+            trial.sandbox.write("f", "x"),
+            trial.sandbox.write("d/f", "x"),
+            trial.sandbox.replace("f", "a", "b"),
+        )
         await all_raise(attempts, ToolError, PermissionError, what="a change")
         expect(await trial.sandbox.list() == [], "a refused change left something")
 
@@ -214,7 +258,10 @@ async def edits_at_once_are_not_lost(make: Any) -> None:
         text = await trial.sandbox.read("f")
         for number, result in enumerate(results):
             done = f"[{number}]" in text
-            expect(done is (result is None), f"edit {number} returned {result!r}, and {'is' if done else 'is not'} there")
+            expect(
+                done is (result is None),
+                f"edit {number} returned {result!r}, and {'is' if done else 'is not'} there",
+            )
             expect(result is None or isinstance(result, ToolError), f"{result!r} is no ToolError")
 
 
@@ -224,7 +271,9 @@ async def a_cancelled_caller_changes_nothing(make: Any) -> None:
     async with opened(make) as trial:
         await trial.sandbox.write("f", "old")
         for checks in (1, 2):
-            await raises(trial.sandbox.write("f", "new", context=Caller(checks=checks)), RunCancelled, what="a write")
+            await raises(
+                trial.sandbox.write("f", "new", context=Caller(checks=checks)), RunCancelled, what="a write"
+            )
             edit = trial.sandbox.replace("f", "old", "new", context=Caller(checks=checks))
             await raises(edit, RunCancelled, what="an edit")
             expect(await trial.sandbox.read("f") == "old", "a cancelled change was made")
@@ -239,7 +288,9 @@ async def bytes_that_are_no_text_are_said_so(make: Any) -> None:
         trial.root.joinpath("f").write_bytes(b"good \xff\xfe bad")
         await raises(trial.sandbox.read("f"), ToolError, ValueError, what="reading it")
         await raises(trial.sandbox.replace("f", "good", "x"), ToolError, what="editing it")
-        expect(trial.root.joinpath("f").read_bytes() == b"good \xff\xfe bad", "a refused edit changed the file")
+        expect(
+            trial.root.joinpath("f").read_bytes() == b"good \xff\xfe bad", "a refused edit changed the file"
+        )
 
 
 @clause(CLAUSES, needs={"files", "local_files"})
@@ -270,7 +321,13 @@ async def links_out_of_the_workspace_are_refused(make: Any) -> None:
             "dir/up": "../../outside/secret",
             "process": "/proc/self/cwd",
         }
-        folders = {"folder": str(outside), "climb": "..", "dir/climb": "../..", "loop/a": "../loop/a", "rooted": "/"}
+        folders = {
+            "folder": str(outside),
+            "climb": "..",
+            "dir/climb": "../..",
+            "loop/a": "../loop/a",
+            "rooted": "/",
+        }
         root.joinpath("loop").mkdir()
         for name, target in (*links.items(), *folders.items()):
             root.joinpath(name).symlink_to(target)
@@ -306,7 +363,9 @@ async def links_that_stay_inside_work(make: Any) -> None:
         await trial.sandbox.write("folder/more", "x")
         expect(trial.root.joinpath("real/file").read_text() == "newer", "the write did not reach the target")
         expect(trial.root.joinpath("link").is_symlink(), "the link became a file")
-        expect(trial.root.joinpath("real/more").read_text() == "x", "the write did not go through the directory")
+        expect(
+            trial.root.joinpath("real/more").read_text() == "x", "the write did not go through the directory"
+        )
 
 
 @clause(CLAUSES, needs={"files", "write", "local_files"}, timeout=20)
@@ -341,9 +400,16 @@ async def a_write_keeps_the_mode_and_is_never_in_place(make: Any) -> None:
             path.chmod(mode)
             with path.open() as before:
                 await trial.sandbox.write("script", f"new {mode}")
-                expect(before.read() in {"old", "new 493", "new 384"}, "an open file changed under its reader")
-            expect(path.stat().st_mode & 0o777 == mode, f"mode {mode:o} became {path.stat().st_mode & 0o777:o}")
-        expect(trial.outside.joinpath("other-name").read_text() == "old", "the write went into a hard link outside")
+                expect(
+                    before.read() in {"old", "new 493", "new 384"}, "an open file changed under its reader"
+                )
+            expect(
+                path.stat().st_mode & 0o777 == mode, f"mode {mode:o} became {path.stat().st_mode & 0o777:o}"
+            )
+        expect(
+            trial.outside.joinpath("other-name").read_text() == "old",
+            "the write went into a hard link outside",
+        )
         await trial.sandbox.replace("script", "new", "newest")
         expect(path.stat().st_mode & 0o777 == 0o640, "an edit changed the mode")
 
@@ -394,7 +460,10 @@ async def swapped_directories_let_nothing_through(make: Any) -> None:
                 with contextlib.suppress(ToolError):
                     await trial.sandbox.write("dir/planted", "x")
                 with contextlib.suppress(ToolError):
-                    expect("only-outside" not in await trial.sandbox.list("dir"), "a directory outside was listed")
+                    expect(
+                        "only-outside" not in await trial.sandbox.list("dir"),
+                        "a directory outside was listed",
+                    )
                 expect(not trial.outside.joinpath("planted").exists(), "a file outside was written")
         finally:
             stop.set()
@@ -445,7 +514,12 @@ async def named_paths_are_reached_by_name(make: Any) -> None:
         await trial.sandbox.write("workspace://notes/a/b", "text")
         expect(await trial.sandbox.read("inside/notes/a/b") == "text", "it is not below the path")
         expect(await trial.sandbox.list("workspace://notes") == ["a/"], "it lists otherwise")
-        for path in ("workspace://notes/../x", "workspace://other/x", "workspace:///x", "workspace://notes//etc/passwd"):
+        for path in (
+            "workspace://notes/../x",
+            "workspace://other/x",
+            "workspace:///x",
+            "workspace://notes//etc/passwd",
+        ):
             await raises(trial.sandbox.read(path), ToolError, what=path)
 
 
@@ -456,7 +530,9 @@ async def bytes_come_back_exactly(make: Any) -> None:
     async with opened(make, limits=SandboxLimits(read_bytes=2000, write_bytes=2000)) as trial:
         await trial.sandbox.write_bytes("f", data)
         expect(await trial.sandbox.read_bytes("f") == data, "other bytes came back")
-        await raises(trial.sandbox.write_bytes("f", b"x" * 2001), ToolError, ValueError, what="above the limit")
+        await raises(
+            trial.sandbox.write_bytes("f", b"x" * 2001), ToolError, ValueError, what="above the limit"
+        )
 
 
 @clause(CLAUSES, needs={"files", "write", "stat"})
@@ -480,15 +556,22 @@ async def a_scope_only_narrows(make: Any) -> None:
         await sandbox.write("sub/file", "inside")
         await sandbox.write("other", "beside")
         sub = sandbox.scope(path="sub")
-        expect(await sub.read("file") == "inside" and await sub.list() == ["file"], "it does not show its directory")
+        expect(
+            await sub.read("file") == "inside" and await sub.list() == ["file"],
+            "it does not show its directory",
+        )
         for path in ("../other", "sub/file", "other"):
             await raises(sub.read(path), ToolError, what=f"{path} through the scope")
         await sub.write("new", "x")
         expect(await sandbox.read("sub/new") == "x", "it wrote elsewhere")
         fixed = sub.scope(read_only=True, limits=SandboxLimits(read_bytes=10_000))
         expect(not fixed.writable, "a read-only scope says it is writable")
-        await raises(fixed.write("file", "x"), ToolError, PermissionError, what="a change in a read-only scope")
-        await raises(fixed.scope(read_only=False).write("file", "x"), ToolError, PermissionError, what="widening")
+        await raises(
+            fixed.write("file", "x"), ToolError, PermissionError, what="a change in a read-only scope"
+        )
+        await raises(
+            fixed.scope(read_only=False).write("file", "x"), ToolError, PermissionError, what="widening"
+        )
         expect(fixed.limits.read_bytes == 100, "a scope raised a limit")
         async with fixed.scope():
             pass
@@ -504,4 +587,6 @@ async def a_scope_is_not_widened_by_links(make: Any) -> None:
         trial.root.joinpath("sub/out").symlink_to("../other")
         trial.root.joinpath("linked").symlink_to(".")
         await raises(trial.sandbox.scope(path="sub").read("out"), ToolError, what="a link out of the scope")
-        await raises(trial.sandbox.scope(path="linked").read("other"), ToolError, what="a scope that is a link")
+        await raises(
+            trial.sandbox.scope(path="linked").read("other"), ToolError, what="a scope that is a link"
+        )

@@ -25,7 +25,9 @@ async def programs_see_no_file_of_the_host(make: Any) -> None:
     """A file outside the workspace is not there, nor are the host's accounts and home directories."""
     async with opened(make) as trial:
         secret = str(trial.outside / "secret")
-        seen = await trial.sandbox.execute(f"cat '{secret}' /etc/shadow ../outside/secret; ls /root /home; true", timeout=20)
+        seen = await trial.sandbox.execute(
+            f"cat '{secret}' /etc/shadow ../outside/secret; ls /root /home; true", timeout=20
+        )
         expect(seen.exit_code == 0 and seen.stdout == "", f"it saw {seen.stdout!r}")
         if "local_files" in trial.sandbox.capabilities:
             trial.root.joinpath("link").symlink_to(secret)
@@ -36,7 +38,15 @@ async def programs_see_no_file_of_the_host(make: Any) -> None:
 @clause(CLAUSES, needs={"execute", "isolation"})
 async def programs_write_nothing_outside(make: Any) -> None:
     """Outside the workspace and its own ``/tmp`` a program can write nothing, whatever its user."""
-    places = ("/usr/bin/x", "/etc/passwd", "/etc/x", "/x", "/workspace/../x", "/proc/sys/kernel/core_pattern", "/dev/x")
+    places = (
+        "/usr/bin/x",
+        "/etc/passwd",
+        "/etc/x",
+        "/x",
+        "/workspace/../x",
+        "/proc/sys/kernel/core_pattern",
+        "/dev/x",
+    )
     async with opened(make) as trial:
         for place in places:
             done = await trial.sandbox.execute(f"true >> {place}", timeout=20)
@@ -64,9 +74,16 @@ async def programs_see_and_signal_no_process_of_the_host(make: Any) -> None:
     )
     try:
         async with opened(make) as trial:
-            seen = await trial.sandbox.execute("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'", timeout=20)
-            expect(marker not in seen.stdout and sys.executable not in seen.stdout, "it sees the host's processes")
-            done = await trial.sandbox.execute(f"kill -KILL {victim.pid}; kill -KILL -1; echo alive", timeout=20)
+            seen = await trial.sandbox.execute(
+                "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'", timeout=20
+            )
+            expect(
+                marker not in seen.stdout and sys.executable not in seen.stdout,
+                "it sees the host's processes",
+            )
+            done = await trial.sandbox.execute(
+                f"kill -KILL {victim.pid}; kill -KILL -1; echo alive", timeout=20
+            )
             expect(victim.poll() is None, f"it killed a process of the host: {done}")
             again = await trial.sandbox.execute("echo works", timeout=20)
             expect(again.stdout == "works\n", f"it killed what it runs in: {again}")
@@ -125,7 +142,9 @@ async def programs_reach_no_network(make: Any) -> None:
 @clause(CLAUSES, needs={"execute", "network_none", "local_files"})
 async def programs_reach_no_socket_file(make: Any) -> None:
     """A service of the host that listens on a socket file in the workspace does not hear a program."""
-    script = "import socket\nfor kind in (1, 2):\n s = socket.socket(socket.AF_UNIX, kind)\n s.connect('socket')"
+    script = (
+        "import socket\nfor kind in (1, 2):\n s = socket.socket(socket.AF_UNIX, kind)\n s.connect('socket')"
+    )
     pair = "import socket\na, b = socket.socketpair(socket.AF_UNIX, 2)\na.sendto(b'x', 'datagram')"
     async with opened(make) as trial:
         await trial.needs("python3")
@@ -149,7 +168,9 @@ async def temporary_files_are_bounded_and_private(make: Any) -> None:
     """``/tmp`` holds ``limits.temporary_bytes`` and is another one for every command."""
     async with opened(make, limits=SandboxLimits(temporary_bytes=1_000_000)) as trial:
         for place in ("/tmp", "/dev/shm"):  # noqa: S108 (the sandbox's own)
-            done = await trial.sandbox.execute(f"head -c 3000000 /dev/zero > {place}/big; wc -c < {place}/big", timeout=20)
+            done = await trial.sandbox.execute(
+                f"head -c 3000000 /dev/zero > {place}/big; wc -c < {place}/big", timeout=20
+            )
             expect(0 < int(done.stdout or 0) < 1_100_000, f"{place} took {done.stdout.strip()} bytes: {done}")
             left = await trial.sandbox.execute(f"ls {place}", timeout=20)
             expect(left.stdout == "", f"a later command finds {left.stdout!r}")
@@ -165,13 +186,19 @@ async def a_scope_binds_programs_too(make: Any) -> None:
         done = await scope.execute("ls -A; cat ../other /workspace/../other; echo x > new; ls -A", timeout=20)
         expect(done.stdout == "file\nfile\n", f"it saw or made {done.stdout!r}")
         none = trial.sandbox.scope(execute=False)
-        await raises(none.execute("true", timeout=20), CapabilityError, what="a program in a scope without programs")
+        await raises(
+            none.execute("true", timeout=20), CapabilityError, what="a program in a scope without programs"
+        )
 
 
 @clause(CLAUSES, needs={"execute", "isolation"})
 async def a_limit_that_cannot_be_enforced_is_refused(make: Any) -> None:
     """A limit the sandbox does not enforce makes ``open`` fail; one that is accepted holds."""
-    for limits in (SandboxLimits(processes=20), SandboxLimits(memory_bytes=50_000_000), SandboxLimits(cpu_seconds=1)):
+    for limits in (
+        SandboxLimits(processes=20),
+        SandboxLimits(memory_bytes=50_000_000),
+        SandboxLimits(cpu_seconds=1),
+    ):
         try:
             async with opened(make, limits=limits) as trial:
                 done = await trial.sandbox.execute(

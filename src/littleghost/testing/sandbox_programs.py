@@ -18,7 +18,7 @@ __all__ = ["CLAUSES"]
 
 CLAUSES: list[Clause] = []
 
-_SECRET = "LITTLEGHOST_KIT_SECRET"
+_VARIABLE = "LITTLEGHOST_KIT_VARIABLE"
 
 
 @clause(CLAUSES, needs={"execute"})
@@ -28,7 +28,10 @@ async def arguments_are_not_read_by_a_shell(make: Any) -> None:
     async with opened(make) as trial:
         command = ["/bin/sh", "-c", 'for a in "$@"; do printf "%s|" "$a"; done', "sh", *arguments]
         done = await trial.sandbox.execute_program(command, timeout=20)
-        expect(done.stdout == "".join(f"{argument}|" for argument in arguments), f"the arguments became {done.stdout!r}")
+        expect(
+            done.stdout == "".join(f"{argument}|" for argument in arguments),
+            f"the arguments became {done.stdout!r}",
+        )
         expect(done.success and done.error is None and done.exit_code == 0, f"it did not succeed: {done}")
 
 
@@ -37,7 +40,9 @@ async def a_shell_command_is_read_by_a_shell(make: Any) -> None:
     """``execute`` is ``/bin/sh -c``, and keeps the two streams apart."""
     async with opened(make) as trial:
         done = await trial.sandbox.execute("echo out | tr a-z A-Z; echo err >&2; exit 3", timeout=20)
-        expect((done.stdout, done.stderr, done.exit_code) == ("OUT\n", "err\n", 3), f"it went otherwise: {done}")
+        expect(
+            (done.stdout, done.stderr, done.exit_code) == ("OUT\n", "err\n", 3), f"it went otherwise: {done}"
+        )
         expect(not done.success, "exit code 3 is a success")
 
 
@@ -47,9 +52,13 @@ async def a_command_must_be_a_list_of_text(make: Any) -> None:
     async with opened(make) as trial:
         for command in ("true", [], [""], ["true", "a\0b"], ["true", 1], ["true", "\ud800"]):
             wrong: Any = command
-            await raises(trial.sandbox.execute_program(wrong, timeout=20), ToolError, what=f"the command {command!r}")
+            await raises(
+                trial.sandbox.execute_program(wrong, timeout=20), ToolError, what=f"the command {command!r}"
+            )
         for timeout in (0, -1):
-            await raises(trial.sandbox.execute_program(["true"], timeout=timeout), ToolError, what=f"timeout={timeout}")
+            await raises(
+                trial.sandbox.execute_program(["true"], timeout=timeout), ToolError, what=f"timeout={timeout}"
+            )
 
 
 @clause(CLAUSES, needs={"execute"})
@@ -73,7 +82,7 @@ async def exit_codes_are_those_of_a_shell(make: Any) -> None:
 @clause(CLAUSES, needs={"execute"})
 async def the_environment_is_what_was_given(make: Any) -> None:
     """It is empty, or exactly ``environment``; the application's comes only when asked for."""
-    os.environ[_SECRET] = "hush"
+    os.environ[_VARIABLE] = "hush"
     try:
         async with opened(make) as trial:
 
@@ -84,13 +93,19 @@ async def the_environment_is_what_was_given(make: Any) -> None:
 
             expect(await lines() == [], f"without an environment there is {await lines()}")
             given = {"A": "1", "B": "x=y z", "EMPTY": "", "ÜMLAUT": "🜁"}
-            expect(await lines(environment=given) == sorted(f"{k}={v}" for k, v in given.items()), "it is not what was given")
-            expect(f"{_SECRET}=hush" in await lines(inherit_environment=True), "asked for, the application's did not come")
+            expect(
+                await lines(environment=given) == sorted(f"{k}={v}" for k, v in given.items()),
+                "it is not what was given",
+            )
+            expect(
+                f"{_VARIABLE}=hush" in await lines(inherit_environment=True),
+                "asked for, the application's did not come",
+            )
             for name in ("", "A=B", "A\0"):
                 attempt = trial.sandbox.execute_program(["env"], timeout=20, environment={name: "x"})
                 await raises(attempt, ToolError, what=f"a variable called {name!r}")
     finally:
-        del os.environ[_SECRET]
+        del os.environ[_VARIABLE]
 
 
 @clause(CLAUSES, needs={"execute"})
@@ -108,7 +123,9 @@ async def input_is_passed_whole(make: Any) -> None:
     async with opened(make) as trial:
         done = await trial.sandbox.execute_program(["wc", "-c"], timeout=60, input=text)
         expect(done.stdout.strip() == str(len(text.encode())), f"{done.stdout!r} bytes arrived")
-        both = await trial.sandbox.execute_program(["cat"], timeout=60, input=text, max_output_bytes=8_000_000)
+        both = await trial.sandbox.execute_program(
+            ["cat"], timeout=60, input=text, max_output_bytes=8_000_000
+        )
         expect(both.stdout == text, "what came back is not what went in")
         unread = await trial.sandbox.execute_program(["true"], timeout=60, input=text.encode())
         expect(unread.success, f"a program that does not read its input: {unread}")
@@ -123,7 +140,10 @@ async def programs_and_files_share_the_workspace(make: Any) -> None:
         below = await trial.sandbox.execute_program(["cat", "file"], timeout=20, cwd="dir")
         expect(here.stdout == below.stdout == "text", f"it does not see the file: {here} {below}")
         await trial.sandbox.execute("echo made > dir/made", timeout=20)
-        expect(await trial.sandbox.read("dir/made") == "made\n", "the file method does not see what the program made")
+        expect(
+            await trial.sandbox.read("dir/made") == "made\n",
+            "the file method does not see what the program made",
+        )
         for cwd in ("no", "dir/file", "..", "/", "../outside"):
             attempt = trial.sandbox.execute_program(["true"], timeout=20, cwd=cwd)
             await raises(attempt, ToolError, what=f"starting in {cwd!r}")
@@ -147,8 +167,14 @@ async def output_is_cut_in_the_middle(make: Any) -> None:
         expect(size <= 1100, f"{size} bytes were kept of 1000")
         expect(done.stdout.startswith("line 0\nline 1\n"), "the beginning is missing")
         expect(done.stdout.endswith("line 4998\nline 4999\n"), "the end is missing")
-        expect("left out" in done.stdout or "truncated" in done.stdout, "it is not said that something is missing")
-        expect(done.stderr == "short\n" and done.exit_code == 0, f"the other stream or the code suffered: {done.stderr!r}")
+        expect(
+            "left out" in done.stdout or "truncated" in done.stdout,
+            "it is not said that something is missing",
+        )
+        expect(
+            done.stderr == "short\n" and done.exit_code == 0,
+            f"the other stream or the code suffered: {done.stderr!r}",
+        )
         whole = await trial.sandbox.execute("printf %s 1234567890", timeout=20, max_output_bytes=10)
         expect(whole.stdout == "1234567890", f"output at the cap was cut: {whole.stdout!r}")
         wide = await trial.sandbox.execute(
@@ -161,7 +187,9 @@ async def output_is_cut_in_the_middle(make: Any) -> None:
 async def a_limit_bounds_what_a_call_asks_for(make: Any) -> None:
     """``limits.output_bytes`` and ``limits.wall_seconds`` hold whatever a call says."""
     async with opened(make, limits=SandboxLimits(output_bytes=200, wall_seconds=0.5)) as trial:
-        done = await trial.sandbox.execute("head -c 5000 /dev/zero | tr '\\0' x", timeout=20, max_output_bytes=4000)
+        done = await trial.sandbox.execute(
+            "head -c 5000 /dev/zero | tr '\\0' x", timeout=20, max_output_bytes=4000
+        )
         expect(len(done.stdout) < 300, f"{len(done.stdout)} bytes were kept")
         started = time.monotonic()
         done = await trial.sandbox.execute("sleep 30", timeout=None)
@@ -179,7 +207,10 @@ async def endless_output_costs_no_memory(make: Any) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         done = await trial.sandbox.execute("head -c 300000000 /dev/zero | tr '\\0' x", timeout=90)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
-        expect(done.exit_code == 0 and len(done.stdout) <= 1_000_100, f"it went otherwise: {done.exit_code} {done.error}")
+        expect(
+            done.exit_code == 0 and len(done.stdout) <= 1_000_100,
+            f"it went otherwise: {done.exit_code} {done.error}",
+        )
         expect(grown < 48_000_000, f"it cost {grown:,} bytes")
 
 
@@ -227,7 +258,9 @@ async def nothing_outlives_a_finished_command(make: Any) -> None:
     """A daemon out of its session, orphaned twice, is gone when the command that started it has ended."""
     async with opened(make) as trial:
         await trial.needs("setsid")
-        done = await trial.sandbox.execute(f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; echo end", timeout=20)
+        done = await trial.sandbox.execute(
+            f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; echo end", timeout=20
+        )
         expect(done.stdout == "end\n" and done.exit_code == 0, f"it went otherwise: {done}")
         await silent(trial.root / "beat", what="after the end")
 
@@ -262,7 +295,9 @@ async def nothing_outlives_a_cancelled_or_late_caller(make: Any) -> None:
     async with opened(make) as trial:
         await trial.needs("setsid")
         caller = Caller()
-        task = asyncio.ensure_future(trial.sandbox.execute(f"{daemon('one')}; sleep 30", timeout=20, context=caller))
+        task = asyncio.ensure_future(
+            trial.sandbox.execute(f"{daemon('one')}; sleep 30", timeout=20, context=caller)
+        )
         await _started(trial, "one")
         caller.cancellation.cancel("enough")
         await raises(asyncio.wait_for(task, 10), RunCancelled, what="the cancelled command")
@@ -270,7 +305,11 @@ async def nothing_outlives_a_cancelled_or_late_caller(make: Any) -> None:
         late = trial.sandbox.execute(f"{daemon('two')}; sleep 30", timeout=20, context=Caller(seconds=1))
         await raises(asyncio.wait_for(late, 10), DeadlineExceeded, what="the late command")
         await silent(trial.root / "two", what="after the deadline")
-        await raises(trial.sandbox.execute("touch three", timeout=20, context=Caller(checks=1)), RunCancelled, what="a start")
+        await raises(
+            trial.sandbox.execute("touch three", timeout=20, context=Caller(checks=1)),
+            RunCancelled,
+            what="a start",
+        )
         expect(not trial.root.joinpath("three").exists(), "a cancelled caller's command was run")
 
 

@@ -13,7 +13,15 @@ from littleghost.tools.function import tool
 if TYPE_CHECKING:
     from littleghost.sandboxes.contract import Sandbox
 
-__all__ = ["SandboxTools", "list_files", "read_file", "replace_in_file", "sandbox_tools", "shell", "write_file"]
+__all__ = [
+    "SandboxTools",
+    "list_files",
+    "read_file",
+    "replace_in_file",
+    "sandbox_tools",
+    "shell",
+    "write_file",
+]
 
 SHELL_SECONDS = 30.0
 SHELL_BYTES = 1_000_000
@@ -25,6 +33,7 @@ async def read_file(path: str, context: RunContext) -> str:
 
     Args:
         path: The file, relative to the workspace, such as ``notes/today.md``.
+        context: The run.
     """
     return await context.sandbox.read(path, context=context)
 
@@ -35,6 +44,7 @@ async def list_files(context: RunContext, path: str = ".") -> list[str]:
 
     Args:
         path: The directory, relative to the workspace.
+        context: The run.
     """
     return await context.sandbox.list(path, context=context)
 
@@ -46,6 +56,7 @@ async def write_file(path: str, content: str, context: RunContext) -> str:
     Args:
         path: The file, relative to the workspace.
         content: Its whole new text.
+        context: The run.
     """
     await context.sandbox.write(path, content, context=context)
     return f"Wrote {len(content.encode())} bytes to {path}"
@@ -59,6 +70,7 @@ async def replace_in_file(path: str, old_text: str, new_text: str, context: RunC
         path: The file, relative to the workspace.
         old_text: The text to replace, exactly as it stands in the file.
         new_text: What to put in its place.
+        context: The run.
     """
     await context.sandbox.replace(path, old_text, new_text, context=context)
     return f"Replaced the text in {path}"
@@ -70,13 +82,19 @@ async def shell(command: list[str], context: RunContext) -> dict[str, Any]:
 
     Args:
         command: The program and its arguments, each an item of its own, such as ``["ls", "-l"]``.
+        context: The run.
     """
     if not command or not command[0]:
         raise ToolValueError("command must name a program", command=command)
     ended = await context.sandbox.execute_program(
         command, timeout=SHELL_SECONDS, context=context, max_output_bytes=SHELL_BYTES
     )
-    answer = {"stdout": ended.stdout, "stderr": ended.stderr, "exit_code": ended.exit_code, "success": ended.success}
+    answer = {
+        "stdout": ended.stdout,
+        "stderr": ended.stderr,
+        "exit_code": ended.exit_code,
+        "success": ended.success,
+    }
     return answer if ended.error is None else {**answer, "error": ended.error}
 
 
@@ -89,7 +107,9 @@ def sandbox_tools(sandbox: Sandbox) -> list[Tool]:
     tools: list[Tool] = [read_file, list_files]
     if sandbox.writable:
         tools += [write_file, replace_in_file]
-    if "execute" in sandbox.capabilities and (sandbox.writable or "read_only_processes" in sandbox.capabilities):
+    if "execute" in sandbox.capabilities and (
+        sandbox.writable or "read_only_processes" in sandbox.capabilities
+    ):
         tools.append(shell)
     return tools
 

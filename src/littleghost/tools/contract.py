@@ -115,20 +115,29 @@ class RunContext(Generic[Deps]):
         if self.deadline is not None:
             self.deadline.check()
 
+    def inside(self, workspace: Workspace | None, sandbox: Sandbox | None) -> RunContext[Deps]:
+        """Return this context with a workspace and a sandbox."""
+        return self._with(workspace, sandbox, self.call_id, self.idempotency_key)
+
     def for_call(self, call_id: str, idempotency_key: str) -> RunContext[Deps]:
         """Return this context for one tool call."""
+        return self._with(self._workspace, self._sandbox, call_id, idempotency_key)
+
+    def _with(
+        self, workspace: Workspace | None, sandbox: Sandbox | None, call_id: str | None, key: str | None
+    ) -> RunContext[Deps]:
         return RunContext(
             deps=self.deps,
             state=self.state,
             session_id=self.session_id,
             actor_id=self.actor_id,
             run_id=self.run_id,
-            workspace=self._workspace,
-            sandbox=self._sandbox,
+            workspace=workspace,
+            sandbox=sandbox,
             cancellation=self.cancellation,
             deadline=self.deadline,
             call_id=call_id,
-            idempotency_key=idempotency_key,
+            idempotency_key=key,
         )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import types
 import typing
-from collections.abc import Callable
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -74,8 +76,16 @@ class FunctionTool(Tool, Generic[P, R]):
         function = cast("Callable[..., Any]", self.function)
         if self._is_async:
             return await function(**values)
-        answer = await asyncio.to_thread(function, **values)
+        answer = await asyncio.to_thread(_outside_generators, function, values)
         return await answer if inspect.isawaitable(answer) else answer
+
+
+def _outside_generators(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Call ``function``, with StopIteration turned into an error that a future can carry; else it would be awaited for ever."""
+    try:
+        return function(**values)
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
 
 
 @overload
@@ -105,7 +115,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         ConfigurationError: The function cannot be a tool.
     """
     if function is None:
-        return lambda function: FunctionTool(function, **options)
+        return partial(cast("Any", FunctionTool), **options)
     return FunctionTool(function, **options)
 
 
@@ -119,7 +129,11 @@ def result_content(value: Any) -> tuple[Block, ...]:
         return (Text(data.check_text(value, "result")),)
     if isinstance(value, Block):
         value = (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Block) for item in cast("list[Any]", value)):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(item, Block) for item in cast("list[Any]", value))
+    ):
         return pack_messages((Message("tool", value),), "result")[1][0].content
     try:
         plain: Any = msgspec.to_builtins(value, str_keys=True)
@@ -133,12 +147,12 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     summary: list[str] = []
     notes: dict[str, str] = {}
     section: str | None = None
-    current: str | None = None
+    current = ""
     indent = 0
     for line in text.splitlines():
         heading = _SECTION.match(line)
         if heading:
-            section, current, indent = heading[1], None, 0
+            section, current, indent = heading[1], "", 0
             continue
         if section is None:
             summary.append(line)
@@ -160,7 +174,9 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     return "\n".join(summary).strip(), notes
 
 
-def _signature(name: str, function: Callable[..., Any], notes: dict[str, str]) -> tuple[str | None, type[msgspec.Struct]]:
+def _signature(
+    name: str, function: Callable[..., Any], notes: dict[str, str]
+) -> tuple[str | None, type[msgspec.Struct]]:
     """Return the name of the context's parameter, if there is one, and a struct of the others."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -172,18 +188,22 @@ def _signature(name: str, function: Callable[..., Any], notes: dict[str, str]) -
     for parameter in parameters.values():
         hint = hints.get(parameter.name, Any)
         if _is_context(hint):
+            if context_name is not None:
+                raise ConfigurationError(
+                    f"tool {name}: parameters {context_name!r} and {parameter.name!r} both take the context"
+                )
             context_name = parameter.name
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigurationError(f"tool {name}: parameter {parameter.name!r} must be an ordinary one with a name")
+            raise ConfigurationError(
+                f"tool {name}: parameter {parameter.name!r} must be an ordinary one with a name"
+            )
         if parameter.name in notes:
             hint = typing.Annotated[hint, msgspec.Meta(description=notes[parameter.name])]
-        default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
+        default: Any = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
         if isinstance(default, list | dict | set) and default:
-            value: Any = default
-            fields.append((parameter.name, hint, msgspec.field(default_factory=lambda value=value: value.copy())))
-        else:
-            fields.append((parameter.name, hint, default))
+            default = msgspec.field(default_factory=cast("Any", default).copy)
+        fields.append((parameter.name, hint, default))
     try:
         struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.schema(struct)
@@ -195,6 +215,8 @@ def _signature(name: str, function: Callable[..., Any], notes: dict[str, str]) -
 def _is_context(hint: Any) -> bool:
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # RunContext | None
+        return any(map(_is_context, typing.get_args(hint)))
     return hint is RunContext or typing.get_origin(hint) is RunContext
 
 
@@ -206,5 +228,3 @@ def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
     if components:
         schema["$defs"] = components
     return schema
-
-

@@ -1,0 +1,180 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from littleghost import __version__
+from littleghost.cli.terminal import Terminal, reporting
+
+__all__ = ["run"]
+
+EXAMPLES = """\
+**Examples**
+
+`littleghost demo` — watch an agent die and go on (no key, no network)
+
+`littleghost chat --model openai:gpt-5` — talk; OPENAI_API_KEY holds the key
+
+`littleghost chat --base-url http://127.0.0.1:8080/v1 --workspace . --writable` — a server of your own, working in this folder
+
+`echo "Say hello" | littleghost chat --model openai:gpt-5` — plain answers in a pipe
+
+`littleghost sessions list` — what was said so far
+"""
+
+app = typer.Typer(
+    name="littleghost",
+    help="Agents whose conversations cannot be lost and whose tools cannot get out of bounds.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+sessions = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(sessions, name="sessions", help="Look into a store.")
+
+
+class SandboxKind(StrEnum):
+    """How the model's tools are held."""
+
+    native = "native"
+    host = "host"
+    none = "none"
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", envvar="LITTLEGHOST_STORE", help="sqlite:///FILE or memory:. A file of your own by default."),
+]
+ActorOption = Annotated[str | None, typer.Option("--actor", metavar="ID", help="Whose sessions; without it, those of nobody.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 (Typer calls it so)
+    if asked:
+        typer.echo(f"littleghost {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: FBT002
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,  # noqa: FBT002
+) -> None:
+    """Take the options of all commands."""
+    context.obj = debug
+
+
+@app.command("chat")
+def chat_command(
+    context: typer.Context,
+    message: Annotated[
+        str | None, typer.Argument(help="Say this, show the answer and leave; - takes all of standard input.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="MODEL", envvar="LITTLEGHOST_MODEL", help="openai:NAME or local:FILE.gguf; with --base-url, the name there."),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", envvar="LITTLEGHOST_BASE_URL", help="A server that speaks the OpenAI API."),
+    ] = None,
+    store: StoreOption = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", metavar="ID", help="Go on with this session, or begin it.")] = None,
+    actor: ActorOption = None,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", "-w", metavar="DIR", help="A folder that the model may look into, in a sandbox.")
+    ] = None,
+    sandbox: Annotated[
+        SandboxKind | None,
+        typer.Option("--sandbox", help="native isolates, host does not; native where there is a --workspace.", show_default=False),
+    ] = None,
+    writable: Annotated[
+        bool, typer.Option("--writable/--read-only", help="Whether the model may change the folder.")
+    ] = False,  # noqa: FBT002
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", metavar="TEXT|@FILE", help="What the model is told first.")
+    ] = None,
+) -> None:
+    """Talk to a model, in a session that is still there tomorrow.
+
+    Ctrl-C stops an answer and keeps what was written. In a pipe, each line is a message, and the answers alone are written.
+    """
+    terminal = Terminal()
+    with reporting(terminal, debug=context.obj):
+        from littleghost.cli.chat import ChatOptions, chat
+
+        status = chat(
+            ChatOptions(
+                message=message,
+                model=model,
+                base_url=base_url,
+                store=store,
+                session=session,
+                actor=actor,
+                workspace=workspace,
+                sandbox=None if sandbox is None else sandbox.value,
+                writable=writable,
+                instructions=instructions,
+            ),
+            terminal,
+        )
+        raise typer.Exit(status)
+
+
+@app.command("demo")
+def demo_command(
+    context: typer.Context,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder, to look into it afterwards.")] = False,  # noqa: FBT002
+) -> None:
+    """Watch an agent die by SIGKILL in the middle of a tool and go on, and see each promise checked.
+
+    It needs no key and no network: the model is a script, and says so. The exit status is 1 where a promise was not kept.
+    """
+    terminal = Terminal()
+    with reporting(terminal, debug=context.obj):
+        from littleghost.cli.demo import demo
+
+        raise typer.Exit(demo(terminal, keep=keep))
+
+
+@sessions.command("list")
+def list_command(context: typer.Context, store: StoreOption = None, actor: ActorOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
+    """List the sessions of an actor. With --json, a JSON object a line."""
+    terminal = Terminal()
+    with reporting(terminal, debug=context.obj):
+        from littleghost.cli.listing import list_sessions
+
+        list_sessions(terminal, store=store, actor=actor, as_json=as_json)
+
+
+@sessions.command("show")
+def show_command(
+    context: typer.Context,
+    session: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
+    store: StoreOption = None,
+    actor: ActorOption = None,
+    state: Annotated[bool, typer.Option("--state", help="Show the application's state as well.")] = False,  # noqa: FBT002
+    as_json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show a conversation whole, with its tool calls and their results."""
+    terminal = Terminal()
+    with reporting(terminal, debug=context.obj):
+        from littleghost.cli.listing import show_session
+
+        show_session(terminal, session, store=store, actor=actor, state=state, as_json=as_json)
+
+
+def run() -> None:
+    """Run the command that the arguments of this process name, and exit."""
+    app(prog_name="littleghost")

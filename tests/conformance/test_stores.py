@@ -1,0 +1,654 @@
+"""Every store against the kit, and the kit against stores with a fault of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from littleghost.errors import ConflictError, SessionBusyError
+from littleghost.message import Message
+from littleghost.sessions import memory
+from littleghost.sessions.contract import ANY, Commit, Lease, Page, SessionStore, Snapshot
+from littleghost.sessions.memory import MemoryStore
+from littleghost.sessions.sqlite import SQLiteStore
+from littleghost.testing.conformance import Clause, ClauseFailure, ClauseSkipped, run_clauses
+from littleghost.testing.faults import FaultyStore
+from littleghost.testing.store_kit import check_store, store_bench, store_clauses
+
+CLAUSES = store_clauses()
+NAMES = {clause.name for clause in CLAUSES}
+
+
+def faultless() -> FaultyStore:
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite", "sqlite-off", "faulty"])
+def factory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], SessionStore]:
+    path = tmp_path_factory.mktemp("kit") / "kit.db"
+    return {
+        "memory": MemoryStore,
+        "sqlite": partial(SQLiteStore, path),
+        "sqlite-off": partial(SQLiteStore, path, durability="off"),
+        "faulty": faultless,
+    }[request.param]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.name)
+async def test_store(factory: Callable[[], SessionStore], clause: Clause):
+    bench = await store_bench(factory)
+    if missing := clause.missing(bench.capabilities):
+        pytest.skip(f"needs {', '.join(missing)}")
+    try:
+        await clause.run(bench)
+    except ClauseSkipped as skip:
+        assert "no data" in str(skip), "only what memory cannot do may be skipped here"
+        pytest.skip(str(skip))
+
+
+async def test_nothing_is_skipped_on_sqlite(tmp_path: Path):
+    bench = await store_bench(f"sqlite:///{tmp_path}/a.db")
+    assert bench.persistent
+    assert all(not clause.missing(bench.capabilities) for clause in CLAUSES)
+    async with bench.children({"task": "try", "id": "x"}) as (child,):
+        assert await child.rest() == ["fine"]
+
+
+# A store in a few lines, as a user would write it.
+
+
+class Simple(SessionStore):
+    """Three methods, no capability; keeps JSON forms."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, dict[str, Any]] = {}
+
+    def key(self, id: str, actor_id: str | None) -> Any:
+        return (actor_id, id)
+
+    async def load(self, id, *, actor_id=None):
+        import copy
+
+        return copy.deepcopy(self.kept.get(self.key(id, actor_id)))
+
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id, actor_id=actor_id) or {"messages": []})["messages"]
+        if len(old) != expected_count:
+            raise ConflictError("stale", expected=expected_count, actual=len(old))
+        self.write(id, actor_id, messages, state, metadata, old)
+
+    async def replace(self, id, *, messages, state, metadata, actor_id=None):
+        self.write(id, actor_id, messages, state, metadata, [])
+
+    def write(self, id, actor_id, messages, state, metadata, old):
+        import copy
+
+        clean = [(m, m.without_reasoning()) for m in messages]
+        new = [after.to_dict() for before, after in clean if after.content or not before.content]
+        self.kept[self.key(id, actor_id)] = copy.deepcopy(
+            {"messages": old + new, "state": dict(state), "metadata": dict(metadata)}
+        )
+
+
+async def test_a_simple_store_passes_with_three_lines():
+    report = await check_store(lambda: Simple())
+    report.raise_for_failures()
+    assert report.ok
+    assert {outcome.name for outcome in report.passed} >= {
+        "what-is-appended-is-loaded",
+        "keys-do-not-meet",
+        "no-turn-of-many-tasks-is-lost",
+    }
+    assert all("needs" in outcome.reason or "no data" in outcome.reason for outcome in report.skipped)
+
+
+# One fault each, and the clauses that must name it.
+
+
+class KeepsReferences(Simple):
+    async def load(self, id, *, actor_id=None):
+        return self.kept.get(self.key(id, actor_id))
+
+    def write(self, id, actor_id, messages, state, metadata, old):
+        clean = [(m, m.without_reasoning()) for m in messages]
+        new = [after for before, after in clean if after.content or not before.content]
+        self.kept[self.key(id, actor_id)] = {"messages": old + new, "state": state, "metadata": metadata}
+
+
+class JoinsKeys(Simple):
+    def key(self, id: str, actor_id: str | None) -> Any:
+        return f"{actor_id}:{id}"
+
+
+class NormalisesKeys(Simple):
+    def key(self, id: str, actor_id: str | None) -> Any:
+        import unicodedata
+
+        return (actor_id, unicodedata.normalize("NFC", id).rstrip())
+
+
+class CutsKeys(Simple):
+    def key(self, id: str, actor_id: str | None) -> Any:
+        return (actor_id and actor_id[:8192], id[:8192])
+
+
+class ForgetsTheActor(Simple):
+    def key(self, id: str, actor_id: str | None) -> Any:
+        return id
+
+
+class ChecksNoCount(Simple):
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id, actor_id=actor_id) or {"messages": []})["messages"]
+        self.write(id, actor_id, messages, state, metadata, old)
+
+
+class ChecksTooEarly(Simple):
+    """Reads, lets others in, and writes."""
+
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id, actor_id=actor_id) or {"messages": []})["messages"]
+        if len(old) != expected_count:
+            raise ConflictError("stale", expected=expected_count, actual=len(old))
+        await asyncio.sleep(0)
+        self.write(id, actor_id, messages, state, metadata, old)
+
+
+class SplitsCommits(Simple):
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id, actor_id=actor_id) or {"messages": []})["messages"]
+        if len(old) != expected_count:
+            raise ConflictError("stale", expected=expected_count, actual=len(old))
+        for number in range(len(messages) + 1):
+            self.write(id, actor_id, messages[:number], state, metadata, old)
+            await asyncio.sleep(0)
+
+
+class StripsNothing(Simple):
+    def write(self, id, actor_id, messages, state, metadata, old):
+        import copy
+
+        self.kept[self.key(id, actor_id)] = copy.deepcopy(
+            {
+                "messages": old + [message.to_dict() for message in messages],
+                "state": dict(state),
+                "metadata": dict(metadata),
+            }
+        )
+
+
+class LosesNul(Simple):
+    def write(self, id, actor_id, messages, state, metadata, old):
+        import json
+
+        super().write(id, actor_id, messages, state, metadata, old)
+        kept = self.kept[self.key(id, actor_id)]
+        self.kept[self.key(id, actor_id)] = json.loads(json.dumps(kept).replace("\\u0000", ""))
+
+
+class RoundsNumbers(Simple):
+    def write(self, id, actor_id, messages, state, metadata, old):
+        import json
+
+        super().write(id, actor_id, messages, state, metadata, old)
+        kept = self.kept[self.key(id, actor_id)]
+        self.kept[self.key(id, actor_id)] = json.loads(json.dumps(kept), parse_int=lambda text: int(float(text)))
+
+
+class ShowsFailureAsEmpty(Simple):
+    """A read that fails, here on what is long, is an empty history."""
+
+    async def load(self, id, *, actor_id=None):
+        try:
+            found = await super().load(id, actor_id=actor_id)
+            assert len(repr(found)) < 1_000_000
+            return found
+        except AssertionError:
+            return {"messages": []}
+
+
+class KeepsOldState(Simple):
+    def write(self, id, actor_id, messages, state, metadata, old):
+        kept = self.kept.get(self.key(id, actor_id), {"state": {}})
+        super().write(id, actor_id, messages, {**kept["state"], **state}, metadata, old)
+
+
+class MakesWhatIsRead(Simple):
+    async def load(self, id, *, actor_id=None):
+        if self.key(id, actor_id) not in self.kept:
+            self.write(id, actor_id, [], {}, {}, [])
+            return None
+        return await super().load(id, actor_id=actor_id)
+
+
+class Unlocked(MemoryStore):
+    """Its `synchronize` lets everybody in."""
+
+    def synchronize(self, id, *, actor_id=None, timeout=None):
+        import contextlib
+
+        @contextlib.asynccontextmanager
+        async def free():
+            yield
+
+        return free()
+
+
+class ReplacesUnchecked(MemoryStore):
+    async def replace(self, id, **options):
+        options["expected_revision"] = ANY
+        return await super().replace(id, **options)
+
+
+class AppendsUnchecked(MemoryStore):
+    """Compares the count only."""
+
+    async def append(self, id, **options):
+        options["expected_revision"] = ANY
+        return await super().append(id, **options)
+
+
+class CountsAsRevision(MemoryStore):
+    """Its revision is the number of messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.real: dict[Any, str | None] = {}
+
+    async def load(self, id, *, actor_id=None):
+        snapshot = await super().load(id, actor_id=actor_id)
+        if snapshot is None:
+            return None
+        fields = {name: getattr(snapshot, name) for name in Snapshot.__struct_fields__}
+        return Snapshot(**{**fields, "revision": str(snapshot.count)})
+
+    async def _checked(self, write, id, actor_id, expected_revision, options):
+        if expected_revision is not ANY:
+            snapshot = await MemoryStore.load(self, id, actor_id=actor_id)
+            actual = None if snapshot is None else str(snapshot.count)
+            if actual != expected_revision:
+                raise ConflictError("stale", expected=expected_revision, actual=actual)
+        commit = await write(id, actor_id=actor_id, **options)
+        return Commit(revision=str(commit.count), count=commit.count)
+
+    async def append(self, id, *, actor_id=None, expected_revision=ANY, **options):
+        return await self._checked(super().append, id, actor_id, expected_revision, options)
+
+    async def replace(self, id, *, actor_id=None, expected_revision=ANY, **options):
+        return await self._checked(super().replace, id, actor_id, expected_revision, options)
+
+    async def sessions(self, **options):
+        page = await super().sessions(**options)
+        return Page(items=tuple(type(i)(id=i.id, actor_id=i.actor_id, count=i.count, revision=str(i.count)) for i in page.items), cursor=page.cursor)
+
+
+class BeginsEpochsAtZero(MemoryStore):
+    """A session made again repeats the revisions of the old one."""
+
+    async def append(self, id, **options):
+        return await self._zero(super().append, id, options)
+
+    async def replace(self, id, **options):
+        return await self._zero(super().replace, id, options)
+
+    async def _zero(self, write, id, options):
+        made, memory._Kept = memory._Kept, Zero
+        try:
+            return await write(id, **options)
+        finally:
+            memory._Kept = made
+
+
+class Zero(memory._Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+
+class ForgetsCommitIds(MemoryStore):
+    async def append(self, id, **options):
+        return await super().append(id, **{**options, "commit_id": None})
+
+    async def replace(self, id, **options):
+        return await super().replace(id, **{**options, "commit_id": None})
+
+
+class RemembersOneCommitId(MemoryStore):
+    async def append(self, id, **options):
+        return await self._one(super().append, id, options)
+
+    async def replace(self, id, **options):
+        return await self._one(super().replace, id, options)
+
+    async def _one(self, write, id, options):
+        answer = await write(id, **options)
+        kept = self._kept[options.get("actor_id"), id]
+        kept.commits = dict(list(kept.commits.items())[-1:])
+        return answer
+
+
+class KnowsIdsAndNotContent(MemoryStore):
+    async def append(self, id, **options):
+        kept = self._kept.get((options.get("actor_id"), id))
+        if kept and options.get("commit_id") in kept.commits:
+            return kept.commits[options["commit_id"]][1]
+        return await super().append(id, **options)
+
+
+class DropsIdsOnReplace(MemoryStore):
+    async def replace(self, id, **options):
+        kept = self._kept.get((options.get("actor_id"), id))
+        answer = await super().replace(id, **options)
+        if kept and kept.head == answer:
+            kept.commits = {key: value for key, value in kept.commits.items() if value[1] == answer}
+        return answer
+
+
+class ListsEverybody(MemoryStore):
+    async def sessions(self, *, actor_id=None, limit=100, cursor=None):
+        infos = [
+            item
+            for actor in {actor for actor, _ in self._kept}
+            for item in (await MemoryStore.sessions(self, actor_id=actor, limit=10**6)).items
+        ]
+        return Page(items=tuple(infos[:limit]))
+
+
+class TailsByCommit(MemoryStore):
+    """Off by one where a page begins inside a commit."""
+
+    async def tail(self, id, *, limit, before=None, actor_id=None):
+        page = await super().tail(id, limit=limit, before=before, actor_id=actor_id)
+        return Page(items=page.items, cursor=page.cursor and page.cursor - 1 or None)
+
+
+class CutsCalls(MemoryStore):
+    async def fork(self, id, new_id, *, at=None, actor_id=None):
+        from littleghost.errors import SessionNotFoundError
+
+        snapshot = await self.load(id, actor_id=actor_id)
+        if snapshot is None:
+            raise SessionNotFoundError("none", id=id)
+        return await self.replace(
+            new_id, messages=snapshot.messages[:at], state=snapshot.state, metadata=snapshot.metadata,
+            actor_id=actor_id, expected_revision=None,
+        )  # fmt: skip
+
+
+class DeletesMessagesOnly(MemoryStore):
+    async def delete(self, id, *, actor_id=None):
+        if await self.load(id, actor_id=actor_id) is None:
+            return False
+        await self.replace(id, messages=[], state={}, metadata={}, actor_id=actor_id)
+        return True
+
+
+class LeasesToAll(MemoryStore):
+    capabilities = MemoryStore.capabilities | {"leases"}
+
+    def lease(self, id, *, actor_id=None, timeout=None):
+        import contextlib
+        import secrets
+
+        @contextlib.asynccontextmanager
+        async def lease():
+            yield Lease(token=secrets.token_hex(4))
+
+        return lease()
+
+
+class LeasesForEver(MemoryStore):
+    """Nobody ever gets it back."""
+
+    capabilities = MemoryStore.capabilities | {"leases"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leased: set[Any] = set()
+
+    def lease(self, id, *, actor_id=None, timeout=None):
+        import contextlib
+
+        @contextlib.asynccontextmanager
+        async def lease():
+            if (actor_id, id) in self.leased:
+                await asyncio.sleep(min(timeout or 0, 0.1))
+                raise SessionBusyError("busy", waited=timeout)
+            self.leased.add((actor_id, id))
+            yield Lease(token="always")
+
+        return lease()
+
+
+class ClaimsToDelete(Simple):
+    """Offers nothing, and answers as if it did."""
+
+    async def delete(self, id, *, actor_id=None):
+        return True
+
+
+RACES = {"one-of-many-appends-wins", "no-turn-of-many-tasks-is-lost"}
+CHECKS = {
+    "a-stale-revision-is-refused",
+    "a-first-write-can-insist-on-being-first",
+    "a-session-made-again-is-another-one",
+}
+REPEATS = {
+    "a-repeated-commit-gets-the-first-answer",
+    "a-commit-that-no-check-would-stop-is-not-done-twice",
+}
+BROKEN: dict[type[SessionStore], set[str]] = {
+    KeepsReferences: {"what-is-loaded-is-the-callers-own"},
+    JoinsKeys: {"keys-do-not-meet"},
+    NormalisesKeys: {"keys-do-not-meet"},
+    CutsKeys: {"keys-do-not-meet"},
+    ForgetsTheActor: {"keys-do-not-meet", "actors-do-not-see-each-other"},
+    ChecksNoCount: {"one-of-many-appends-wins", "a-stale-append-is-refused", "actors-do-not-see-each-other"},
+    ChecksTooEarly: RACES,
+    SplitsCommits: {*RACES, "a-reader-sees-whole-commits", "a-cancelled-write-is-whole-or-absent"},
+    StripsNothing: {"reasoning-is-never-stored"},
+    LosesNul: {"any-text-comes-back"},
+    RoundsNumbers: {"numbers-come-back"},
+    ShowsFailureAsEmpty: {"a-large-message-comes-back"},
+    KeepsOldState: {"what-is-appended-is-loaded"},
+    MakesWhatIsRead: {"loading-nothing-gives-none", "a-stale-append-is-refused"},
+    Unlocked: {"synchronize-excludes", "synchronize-can-be-given-up"},
+    ReplacesUnchecked: {
+        *CHECKS,
+        "actors-do-not-see-each-other",
+        "one-of-many-replaces-wins",
+        "a-fork-is-a-session-of-its-own",
+    },
+    AppendsUnchecked: CHECKS,
+    CountsAsRevision: {
+        "every-commit-has-a-revision-of-its-own",
+        "a-stale-revision-is-refused",
+        "a-session-made-again-is-another-one",
+        "a-repeated-commit-gets-the-first-answer",
+        "one-of-many-replaces-wins",
+    },
+    BeginsEpochsAtZero: {"a-session-made-again-is-another-one"},
+    ForgetsCommitIds: {
+        *REPEATS,
+        "a-commit-id-with-other-content-is-refused",
+        "commit-ids-belong-to-one-session",
+    },
+    RemembersOneCommitId: REPEATS,
+    KnowsIdsAndNotContent: {"a-commit-id-with-other-content-is-refused"},
+    DropsIdsOnReplace: REPEATS,
+    ListsEverybody: {"sessions-are-listed-by-actor-and-page"},
+    TailsByCommit: {"a-tail-is-the-end-of-the-history"},
+    CutsCalls: {"a-fork-parts-no-call-from-its-result"},
+    DeletesMessagesOnly: {
+        "actors-do-not-see-each-other",
+        "commit-ids-belong-to-one-session",
+        "a-deleted-session-is-gone",
+    },
+    LeasesToAll: {"a-lease-has-one-holder", "a-lease-is-waited-for"},
+    LeasesForEver: {"a-lease-has-one-holder", "a-lease-is-waited-for"},
+    ClaimsToDelete: {"what-is-not-offered-is-refused"},
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+async def test_a_broken_store_fails_the_clauses_of_its_fault_and_no_other(broken: type[SessionStore]):
+    report = await check_store(broken)
+    assert {outcome.name for outcome in report.failed} == BROKEN[broken], str(report)
+    assert not report.ok
+    with pytest.raises(ClauseFailure, match="failed"):
+        report.raise_for_failures()
+
+
+# Faults that only another store or another process can see.
+
+LATE = """
+import asyncio, json, os
+from littleghost.errors import ConflictError
+from littleghost.sessions.contract import SessionStore
+
+class Late(SessionStore):
+    "Acknowledges first and writes a little later; two of them do not exclude each other."
+
+    def __init__(self, folder):
+        self.folder, self.kept, self.task = folder, {}, None
+
+    def file(self, id):
+        return os.path.join(self.folder, id)
+
+    async def load(self, id, *, actor_id=None):
+        if id in self.kept:
+            return self.kept[id]
+        return json.load(open(self.file(id))) if os.path.exists(self.file(id)) else None
+
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id) or {"messages": []})["messages"]
+        if len(old) != expected_count:
+            raise ConflictError("stale", expected=expected_count, actual=len(old))
+        self.kept[id] = {"messages": old + [m.to_dict() for m in messages], "state": state, "metadata": metadata}
+        self.task = self.task or asyncio.get_running_loop().call_later(0.02, self.flush)
+
+    async def replace(self, id, *, messages, state, metadata, actor_id=None):
+        raise NotImplementedError
+
+    def flush(self):
+        for id, kept in self.kept.items():
+            with open(self.file(id) + ".new", "w") as file:
+                json.dump(kept, file)
+            os.replace(self.file(id) + ".new", self.file(id))
+        self.kept, self.task = {}, None
+
+    async def aclose(self):
+        self.flush()
+
+def make():
+    return Late(os.environ["LATE_FOLDER"])
+"""
+
+
+@pytest.mark.timeout(200)
+async def test_a_store_that_writes_too_late_is_caught_by_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "late_store.py").write_text(LATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LATE_FOLDER", str(tmp_path))
+    import late_store  # type: ignore[import-not-found]
+
+    names = {
+        "what-is-stored-survives-the-store",
+        "no-turn-of-two-stores-is-lost",
+        "no-turn-of-several-processes-is-lost",
+        "a-killed-writer-loses-nothing",
+    }
+    by_name = partial(check_store, lambda: late_store.make(), importable="late_store:make", persistent=True)
+    report = await by_name(only=names)
+    assert {outcome.name for outcome in report.failed} == names, str(report)
+    (killed,) = [outcome for outcome in report.failed if outcome.name == "a-killed-writer-loses-nothing"]
+    assert "lost" in str(killed.error) or "not there" in str(killed.error)
+
+
+async def test_a_store_that_forgets_fails_where_persistence_is_promised():
+    names = {"what-is-stored-survives-the-store"}
+    report = await check_store(MemoryStore, only=names, persistent=True)
+    assert {outcome.name for outcome in report.failed} == names
+    report = await check_store(MemoryStore, only=names)
+    assert report.failed == ()
+    assert not report.ok, "a report of skipped clauses proves nothing"
+
+
+async def test_what_another_process_cannot_make_is_skipped_and_says_so(tmp_path: Path):
+    report = await check_store(lambda: SQLiteStore(tmp_path / "a.db"), only=["a-killed-writer-loses-nothing"])
+    assert "importable" in report.skipped[0].reason
+
+
+async def test_a_clause_that_hangs_fails_in_time():
+    class Hangs(MemoryStore):
+        async def load(self, id, *, actor_id=None):
+            await asyncio.Event().wait()
+
+    (clause,) = [clause for clause in CLAUSES if clause.name == "loading-nothing-gives-none"]
+    quick = type(clause)(name=clause.name, doc=clause.doc, function=clause.function, timeout=0.1)
+    bench = await store_bench(Hangs, persistent=False)
+    report = await run_clauses([quick], bench, bench.capabilities)
+    assert "did not end" in str(report)
+
+
+def test_clauses_are_sentences_with_names_of_their_own():
+    assert len(NAMES) == len(CLAUSES) > 40
+    for clause in CLAUSES:
+        assert clause.doc.endswith("."), clause.name
+
+
+def test_the_kit_needs_no_pytest():
+    import subprocess
+
+    code = (
+        "import sys, littleghost.testing.store_kit, littleghost.testing.faults;"
+        "sys.exit('pytest' in sys.modules or 'sqlite3' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# The fault injector.
+
+
+async def test_a_fault_before_a_write_leaves_nothing_and_one_after_leaves_it_written():
+    from littleghost.errors import StoreUnavailableError
+
+    inner = MemoryStore()
+    store = FaultyStore(inner).fail("append", 1).fail("append", 2, when="after").fail("append", 3, error=OSError("x"))
+    write = partial(store.append, "a", messages=[Message.user("x")], state={}, metadata={}, expected_count=0, commit_id="c")
+    with pytest.raises(StoreUnavailableError, match="before append number 1"):
+        await write()
+    assert await inner.load("a") is None
+    with pytest.raises(StoreUnavailableError, match="after append number 2"):
+        await write()
+    assert (await inner.load("a")).count == 1
+    with pytest.raises(OSError, match="x"):
+        await write()
+    assert (await write()).count == 1, "the repeated commit is the first one"
+    assert store.calls == ["append"] * 4
+
+
+async def test_delays_hangs_and_healing():
+    store = FaultyStore(MemoryStore()).delay("load", 1, seconds=0.05).hang("load", 2).fail("*", None, when="after")
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    with pytest.raises(Exception, match="after"):
+        await store.load("a")
+    assert loop.time() - start >= 0.05
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await store.load("a")
+    store.heal()
+    assert await store.load("a") is None
+
+
+def test_the_fault_injector_covers_the_whole_contract():
+    names = {name for name in vars(SessionStore) if not name.startswith("_")} - {"capabilities", "granularity"}
+    assert names <= set(vars(FaultyStore)), names - set(vars(FaultyStore))
