@@ -273,9 +273,7 @@ def block_from(item: Any, path: str) -> Block:
 
 def _block_or_json(item: Any, path: str) -> Any:
     """Return an element of the list in a tool result: blocks are typed; anything else is plain JSON."""
-    if isinstance(item, Mapping) and "type" in item:
-        return block_from(item, path)
-    return item
+    return block_from(item, path) if isinstance(item, Mapping) and "type" in item else cast("Any", item)
 
 
 def _convert(form: Any, path: str) -> Any:

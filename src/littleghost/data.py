@@ -1,6 +1,6 @@
 """JSON values: checking that one can be stored exactly, packing it into bytes, copying and comparing.
 
-A JSON value is ``None``, a ``bool``, an ``int`` of any size, a finite ``float``, a ``str`` of valid Unicode, a list or tuple of JSON
+A JSON value is ``None``, a ``bool``, an ``int`` of up to 4300 characters, a finite ``float``, a ``str`` of valid Unicode, a list or tuple of JSON
 values, or a mapping from ``str`` to JSON values, nested at most `MAX_DEPTH` deep. Tuples become lists, subclasses their
 plain type. Everything else is refused with a `DataError` that names where it is.
 
@@ -118,13 +118,12 @@ def walk(value: Any, path: str, depth: int = 0, inside: tuple[int, ...] = ()) ->
         return float(value)
     if not isinstance(value, Mapping | list | tuple):
         raise DataError.at(path, f"{_kind(value)} is not a JSON value")
-    if depth >= MAX_DEPTH:
-        raise DataError.at(
-            path, f"nested deeper than {MAX_DEPTH}" if id(value) not in inside else "contains itself"
-        )
-    if id(cast("Any", value)) in inside:
+    identity = id(cast("Any", value))
+    if identity in inside:
         raise DataError.at(path, "contains itself")
-    inside = (*inside, id(cast("Any", value)))
+    if depth >= MAX_DEPTH:
+        raise DataError.at(path, f"nested deeper than {MAX_DEPTH}")
+    inside = (*inside, identity)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {_key(key, path): walk(child, member(path, key), depth + 1, inside) for key, child in items}
@@ -169,11 +168,9 @@ def _key(key: Any, path: str) -> str:
 def _integer(value: int, path: str) -> int:
     value = int(value)
     try:
-        str(value)
-    except ValueError:
-        raise DataError.at(
-            path, "has more digits than this Python converts (see sys.set_int_max_str_digits)"
-        ) from None
+        _decode(_encode(value))
+    except (ValueError, msgspec.MsgspecError):
+        raise DataError.at(path, "has more digits than can be read back: 4300, the sign counted") from None
     return value
 
 

@@ -91,8 +91,8 @@ class KeyedLocks:
     def _give_up(self, key: Hashable, waiter: _Waiter) -> None:
         with self._guard:
             if not waiter.granted:
-                queue = self._queues.get(key, ())
-                if waiter in queue:  # it is not, where its loop was gone when its turn came
+                queue = self._queues.get(key)
+                if queue and waiter in queue:  # it is not, where its loop was gone when its turn came
                     queue.remove(waiter)
                 return
         self._release(key)  # it was handed over in the very moment of giving up

@@ -111,7 +111,7 @@ class SessionJournal:
             return self._count, None
         position = self._count
         commit = await self._session.append(kept, state=state)
-        self._count, self._state = commit.count, packed
+        self._count, self._state = position + len(kept), packed
         return position, events.Committed(count=commit.count, revision=commit.revision)
 
 

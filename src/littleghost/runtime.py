@@ -401,15 +401,11 @@ class Runtime:
             book = Book(messages=[])
             journal: Any = NoJournal()
             if session is not None:
-                snapshot = await session.load()
-                if snapshot is None and must_exist:
-                    raise SessionNotFoundError(
-                        f"there is no session {session.id!r} for this actor", id=session.id
-                    )
+                if must_exist and await session.load() is None:
+                    raise SessionNotFoundError(f"there is no session {session.id!r} for this actor", id=session.id)
                 book.messages = await session.journal()
                 context.state = await session.state()
-                count = 0 if snapshot is None else snapshot.count
-                journal = SessionJournal(session, count, data.pack_object(context.state, "state"))
+                journal = SessionJournal(session, len(book.messages), data.pack_object(context.state, "state"))
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions

@@ -525,7 +525,10 @@ class Late(SessionStore):
     async def load(self, id, *, actor_id=None):
         if id in self.kept:
             return self.kept[id]
-        return json.load(open(self.file(id))) if os.path.exists(self.file(id)) else None
+        if os.path.exists(self.file(id)):
+            with open(self.file(id)) as file:
+                return json.load(file)
+        return None
 
     async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
         old = (await self.load(id) or {"messages": []})["messages"]

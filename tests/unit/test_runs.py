@@ -24,8 +24,10 @@ from littleghost import (
     MemoryStore,
     Message,
     ModelEnded,
+    ModelProtocolError,
     ModelUnavailableError,
     OutputLimitError,
+    Retrying,
     RunCancelled,
     RunContext,
     RunLimits,
@@ -35,6 +37,7 @@ from littleghost import (
     SessionNotFoundError,
     StoreUnavailableError,
     Text,
+    TextDelta,
     ToolError,
     ToolUse,
     Usage,
@@ -201,8 +204,8 @@ async def test_of_calls_side_by_side_only_the_bad_state_is_restored() -> None:
 
     @tool
     async def count(context: RunContext) -> None:
-        await both.wait()
         context.state["n"] = context.state.get("n", 0) + 1
+        await both.wait()
 
     @tool
     async def spoil(context: RunContext) -> None:
@@ -364,8 +367,6 @@ async def test_a_cut_answer_is_partial_and_can_be_gone_on_with() -> None:
 
 async def test_a_failing_model_is_a_failed_run_that_keeps_its_text() -> None:
     async def broken(request: Any) -> AsyncIterator[Any]:
-        from littleghost import TextDelta
-
         yield TextDelta(text="I was just ")
         raise ModelUnavailableError("connection lost")
 
@@ -376,6 +377,36 @@ async def test_a_failing_model_is_a_failed_run_that_keeps_its_text() -> None:
             run.check()
         resumed = await runtime.resume(Agent(ScriptedModel(["Here."])), session_id="s")
         assert (resumed.outcome, resumed.text) == ("completed", "Here.")
+
+
+async def test_text_before_a_retry_is_void() -> None:
+    async def flaky(request: Any) -> AsyncIterator[Any]:
+        yield TextDelta(text="void ")
+        yield Retrying(attempt=1, delay=0, error="ModelUnavailableError")
+        yield TextDelta(text="kept ")
+        raise ModelUnavailableError("gone")
+
+    run = await Agent(FunctionModel(lambda request: flaky(request))).ask("hi")
+    assert (run.outcome, run.text) == ("failed", "kept ")
+
+
+async def test_a_model_that_ends_without_an_answer_has_failed() -> None:
+    async def silent(request: Any) -> AsyncIterator[Any]:
+        yield TextDelta(text="So")
+
+    run = await Agent(FunctionModel(lambda request: silent(request))).ask("hi")
+    assert (run.outcome, run.text) == ("failed", "So")
+    assert isinstance(run.error, ModelProtocolError)
+
+
+async def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
+    @tool
+    async def spoil(items: Any) -> str:
+        items.append("spoiled")
+        return "done"
+
+    run = await Agent(ScriptedModel([calls(("spoil", {"items": [1]})), "ok"]), tools=[spoil]).ask("go")
+    assert run.messages[1].tool_uses[0].input == {"items": [1]}
 
 
 async def test_an_unexpected_error_of_a_model_is_a_failed_run_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -508,7 +539,7 @@ async def test_a_slow_reader_slows_the_model_and_not_the_memory() -> None:
 
     agent = Agent(FunctionModel(lambda request: chatty(request)))
     async with Runtime() as runtime, runtime.stream(agent, "go") as stream:
-        for _ in range(100):
+        for _ in range(runtime_module.QUEUE * 4):
             await asyncio.sleep(0)
         assert made <= runtime_module.QUEUE + 10
         async for _ in stream:

@@ -51,9 +51,16 @@ class SandboxKind(StrEnum):
 
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", envvar="LITTLEGHOST_STORE", help="sqlite:///FILE or memory:. A file of your own by default."),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="LITTLEGHOST_STORE",
+        help="sqlite:///FILE or memory:. A file of your own by default.",
+    ),
 ]
-ActorOption = Annotated[str | None, typer.Option("--actor", metavar="ID", help="Whose sessions; without it, those of nobody.")]
+ActorOption = Annotated[
+    str | None, typer.Option("--actor", metavar="ID", help="Whose sessions; without it, those of nobody.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 
@@ -66,10 +73,11 @@ def _version(asked: bool) -> None:  # noqa: FBT001 (Typer calls it so)
 @app.callback()
 def options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: FBT002
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
-    ] = False,  # noqa: FBT002
+    ] = False,
 ) -> None:
     """Take the options of all commands."""
     context.obj = debug
@@ -78,30 +86,55 @@ def options(
 @app.command("chat")
 def chat_command(
     context: typer.Context,
+    *,
     message: Annotated[
-        str | None, typer.Argument(help="Say this, show the answer and leave; - takes all of standard input.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Say this, show the answer and leave; - takes all of standard input.", show_default=False
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="MODEL", envvar="LITTLEGHOST_MODEL", help="openai:NAME or local:FILE.gguf; with --base-url, the name there."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            envvar="LITTLEGHOST_MODEL",
+            help="openai:NAME or local:FILE.gguf; with --base-url, the name there.",
+        ),
     ] = None,
     base_url: Annotated[
         str | None,
-        typer.Option("--base-url", metavar="URL", envvar="LITTLEGHOST_BASE_URL", help="A server that speaks the OpenAI API."),
+        typer.Option(
+            "--base-url",
+            metavar="URL",
+            envvar="LITTLEGHOST_BASE_URL",
+            help="A server that speaks the OpenAI API.",
+        ),
     ] = None,
     store: StoreOption = None,
-    session: Annotated[str | None, typer.Option("--session", "-s", metavar="ID", help="Go on with this session, or begin it.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", "-s", metavar="ID", help="Go on with this session, or begin it."),
+    ] = None,
     actor: ActorOption = None,
     workspace: Annotated[
-        Path | None, typer.Option("--workspace", "-w", metavar="DIR", help="A folder that the model may look into, in a sandbox.")
+        Path | None,
+        typer.Option(
+            "--workspace", "-w", metavar="DIR", help="A folder that the model may look into, in a sandbox."
+        ),
     ] = None,
     sandbox: Annotated[
         SandboxKind | None,
-        typer.Option("--sandbox", help="native isolates, host does not; native where there is a --workspace.", show_default=False),
+        typer.Option(
+            "--sandbox",
+            help="native isolates, host does not; native where there is a --workspace.",
+            show_default=False,
+        ),
     ] = None,
     writable: Annotated[
         bool, typer.Option("--writable/--read-only", help="Whether the model may change the folder.")
-    ] = False,  # noqa: FBT002
+    ] = False,
     instructions: Annotated[
         str | None, typer.Option("--instructions", metavar="TEXT|@FILE", help="What the model is told first.")
     ] = None,
@@ -135,7 +168,10 @@ def chat_command(
 @app.command("demo")
 def demo_command(
     context: typer.Context,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder, to look into it afterwards.")] = False,  # noqa: FBT002
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder, to look into it afterwards.")
+    ] = False,
 ) -> None:
     """Watch an agent die by SIGKILL in the middle of a tool and go on, and see each promise checked.
 
@@ -149,7 +185,13 @@ def demo_command(
 
 
 @sessions.command("list")
-def list_command(context: typer.Context, store: StoreOption = None, actor: ActorOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
+def list_command(
+    context: typer.Context,
+    *,
+    store: StoreOption = None,
+    actor: ActorOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the sessions of an actor. With --json, a JSON object a line."""
     terminal = Terminal()
     with reporting(terminal, debug=context.obj):
@@ -161,11 +203,12 @@ def list_command(context: typer.Context, store: StoreOption = None, actor: Actor
 @sessions.command("show")
 def show_command(
     context: typer.Context,
+    *,
     session: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
     store: StoreOption = None,
     actor: ActorOption = None,
-    state: Annotated[bool, typer.Option("--state", help="Show the application's state as well.")] = False,  # noqa: FBT002
-    as_json: JsonOption = False,  # noqa: FBT002
+    state: Annotated[bool, typer.Option("--state", help="Show the application's state as well.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a conversation whole, with its tool calls and their results."""
     terminal = Terminal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import secrets
 import signal
 import sys
@@ -124,6 +125,8 @@ def _sandbox(options: ChatOptions) -> Sandbox | None:
         return None
     if options.workspace is None:
         raise ConfigurationError(f"--sandbox {kind} needs the folder the model may use: --workspace DIR")
+    if not options.workspace.is_dir():
+        raise ConfigurationError(f"there is no folder {options.workspace}")
     if kind == "host":
         return HostSandbox(options.workspace, writable=options.writable)
     return native_sandbox(options.workspace, writable=options.writable)
@@ -144,7 +147,7 @@ async def _open(terminal: Terminal, owned: AsyncExitStack, model: Model, sandbox
 @contextmanager
 def _on_ctrl_c(action: Callable[[], None]) -> Generator[None]:
     """Call ``action`` when Ctrl-C is pressed, in place of an exception in the middle of whatever runs."""
-    before = signal.signal(signal.SIGINT, lambda *_: action())
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: action())
     try:
         yield
     finally:
@@ -205,7 +208,9 @@ class _Chat:
     def _prompted(self) -> Iterator[str]:
         """Yield what the user writes, until Ctrl-D, or Ctrl-C twice."""
         try:
-            import readline  # noqa: F401 (gives input() its editing and its history, where there is one)
+            importlib.import_module(
+                "readline"
+            )  # gives input() its editing and its history, where there is one
         except ImportError:
             pass
         leaving = False
@@ -238,9 +243,12 @@ class _Chat:
         def stop() -> None:
             nonlocal presses
             presses += 1
-            if presses > 2:  # what was committed is safe, and the rest is settled when the session is taken up again
+            if (
+                presses > 2
+            ):  # what was committed is safe, and the rest is settled when the session is taken up again
                 raise KeyboardInterrupt
-            token.cancel("Ctrl-C")
+            # A signal comes at any moment, while a lock is held as well, and does not wake the loop by itself.
+            self.runner.get_loop().call_soon_threadsafe(token.cancel, "Ctrl-C")
 
         try:
             with _on_ctrl_c(stop):
@@ -257,7 +265,12 @@ class _Chat:
 
     async def _turn(self, message: str | None, token: CancellationToken) -> Run:
         async with self.runtime.stream(
-            self.agent, message, session_id=self.session_id, actor_id=self.options.actor, busy="raise", cancellation=token
+            self.agent,
+            message,
+            session_id=self.session_id,
+            actor_id=self.options.actor,
+            busy="raise",
+            cancellation=token,
         ) as events:
             async for event in events:
                 if self.terminal.interactive:
@@ -288,7 +301,10 @@ class _Chat:
             case ReasoningDelta():
                 self._stream(event.text, "dim")
             case Retrying():
-                self._line(f"  {one_line(event.error)}; what stands above is void, trying again in {event.delay:.1f} s", "yellow")
+                self._line(
+                    f"  {one_line(event.error)}; what stands above is void, trying again in {event.delay:.1f} s",
+                    "yellow",
+                )
             case ToolStarted():
                 self._began[event.call.id] = event.at
                 self._line(f"  … {short_call(event.call.name, event.call.input)}", "cyan")
@@ -321,12 +337,19 @@ class _Chat:
 
     def _introduce(self) -> None:
         where = self.options.store or str(default_path())
-        kept = "only as long as this program runs" if where.lower().startswith("memory:") else f"in {_without_password(where)}"
-        self.terminal.remark(f"Talking to {self.agent.model.name if isinstance(self.agent.model, Model) else self.agent.model}. "
-                             f"Session {self.session_id}, kept {kept}.")
+        kept = (
+            "only as long as this program runs"
+            if where.lower().startswith("memory:")
+            else f"in {_without_password(where)}"
+        )
+        self.terminal.remark(
+            f"Talking to {self.agent.model.name if isinstance(self.agent.model, Model) else self.agent.model}. "
+            f"Session {self.session_id}, kept {kept}."
+        )
         if isinstance(self.sandbox, HostSandbox):
             self.terminal.aside.print(
-                "HostSandbox isolates nothing: the programs that the model starts run with all of your rights.", style="bold red"
+                "HostSandbox isolates nothing: the programs that the model starts run with all of your rights.",
+                style="bold red",
             )
         if self.terminal.interactive and self.options.message is None:
             self.terminal.remark("Ctrl-C stops an answer, Ctrl-D leaves, /help says more.")
@@ -339,7 +362,9 @@ class _Chat:
         open_calls = transcript.unsettled(messages)
         if open_calls:
             names = ", ".join(one_line(call.name, 40) for call in open_calls)
-            self.terminal.remark(f"The last turn was interrupted while it waited for: {names}. What can be known is settled now.")
+            self.terminal.remark(
+                f"The last turn was interrupted while it waited for: {names}. What can be known is settled now."
+            )
             return 0 if self.options.message or not self.terminal.interactive else self._resume()
         if messages and self.terminal.interactive and _unanswered(messages[-1]):
             self.terminal.remark("The last message has no whole answer; /resume asks for one.")
@@ -393,7 +418,9 @@ class _Chat:
                     self.session_id = new_session_id()
                     self.terminal.remark(f"Session {self.session_id}.")
                 case _:
-                    self.terminal.err.print(f"There is no command {one_line(name, 40)}; /help lists them.", style="red")
+                    self.terminal.err.print(
+                        f"There is no command {one_line(name, 40)}; /help lists them.", style="red"
+                    )
         except (LittleGhostError, KeyboardInterrupt) as error:
             self.terminal.complain(error)
         return False
@@ -413,11 +440,15 @@ class _Chat:
         snapshot = self._await(session.load())
         count = 0 if snapshot is None else snapshot.count
         self.terminal.out.print(f"session  {self.session_id}, {count} messages")
-        self.terminal.out.print(f"actor    {'none' if self.options.actor is None else printable(self.options.actor)}")
+        self.terminal.out.print(
+            f"actor    {'none' if self.options.actor is None else printable(self.options.actor)}"
+        )
         self.terminal.out.print(f"store    {_without_password(self.options.store or str(default_path()))}")
         if self.sandbox is not None:
             access = "may be written" if self.sandbox.writable else "read-only"
-            self.terminal.out.print(f"folder   {self.options.workspace}, {access}, {type(self.sandbox).__name__}")
+            self.terminal.out.print(
+                f"folder   {self.options.workspace}, {access}, {type(self.sandbox).__name__}"
+            )
         self.terminal.out.print(f"back     {self._how_to_come_back()}")
 
     def _tools_command(self) -> None:

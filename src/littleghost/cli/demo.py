@@ -17,7 +17,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from littleghost import BubblewrapSandbox, Message, Probe, SessionNotFoundError, Snapshot, ToolResult, sync
+from littleghost import (
+    BubblewrapSandbox,
+    LittleGhostError,
+    Message,
+    Probe,
+    SessionNotFoundError,
+    Snapshot,
+    ToolResult,
+    sync,
+)
 from littleghost.cli.demo_agent import Bank, agent
 from littleghost.cli.terminal import Terminal, one_line
 from littleghost.cli.transcripts import lines_of
@@ -68,7 +77,9 @@ class Demo:
             try:
                 step()
             except Exception as error:  # noqa: BLE001 (whatever it is, the promise was not kept, and the next is tried)
-                self._check(f"this step runs to its end ({type(error).__name__}: {one_line(str(error), 300)})", False)
+                self._check(
+                    f"this step runs to its end ({type(error).__name__}: {one_line(str(error), 300)})", False
+                )
             finally:
                 self._kill_children()
             self._print(f"   {time.monotonic() - began:.1f} s", "dim")
@@ -85,9 +96,16 @@ class Demo:
         self._tell("shop")
         path = self._folder / "workspace" / "order-17.txt"
         self._check("the run completed", answer.get("outcome") == "completed", answer)
-        self._check("the file is in the folder, as the agent wrote it", _content(path) == TOOK_ORDER, _content(path))
-        self._check("the agent read back what it had written", repr(TOOK_ORDER) in answer.get("text", ""), answer)
-        self._check("the conversation is in the store, whole", _roles(self._load("shop")) == "user assistant tool assistant tool assistant")
+        self._check(
+            "the file is in the folder, as the agent wrote it", _content(path) == TOOK_ORDER, _content(path)
+        )
+        self._check(
+            "the agent read back what it had written", repr(TOOK_ORDER) in answer.get("text", ""), answer
+        )
+        self._check(
+            "the conversation is in the store, whole",
+            _roles(self._load("shop")) == "user assistant tool assistant tool assistant",
+        )
 
     def _dies(self) -> None:
         child = self._start("Charge order 17")
@@ -98,9 +116,18 @@ class Demo:
         self._tell("shop")
         if sys.platform != "win32":
             self._check("the process died by SIGKILL", child.returncode == -signal.SIGKILL, child.returncode)
-        self._check("it died inside charge(): the bank has charged, and has not confirmed", self._bank.lines() == ["charged 17"])
-        self._check("the question was stored before the model was asked", _said(self._before_death) == [TOOK_ORDER, "Charge order 17"])
-        self._check("the call of charge() was stored before it ran, and has no result", _open_calls(self._before_death) >= {"charge"})
+        self._check(
+            "it died inside charge(): the bank has charged, and has not confirmed",
+            self._bank.lines() == ["charged 17"],
+        )
+        self._check(
+            "the question was stored before the model was asked",
+            _said(self._before_death) == [TOOK_ORDER, "Charge order 17"],
+        )
+        self._check(
+            "the call of charge() was stored before it ran, and has no result",
+            _open_calls(self._before_death) >= {"charge"},
+        )
 
     def _goes_on(self) -> None:
         self._bank.open.touch()
@@ -112,29 +139,55 @@ class Demo:
         self._check("the run completed, in a new process", answer.get("outcome") == "completed", answer)
         self._check("no stored message was lost or changed", kept)
         self._check("no message was stored twice", _said(now) == [TOOK_ORDER, "Charge order 17"], _said(now))
-        self._check("the customer was charged once", self._bank.lines().count("charged 17") == 1, self._bank.lines())
-        self._check("the model was told that the payment was interrupted", any("interrupted" in text for text in _errors(now)))
+        self._check(
+            "the customer was charged once", self._bank.lines().count("charged 17") == 1, self._bank.lines()
+        )
+        self._check(
+            "the model was told that the payment was interrupted",
+            any("interrupted" in text for text in _errors(now)),
+        )
         self._check("every call has exactly one result", _each_answered_once(now))
-        self._check("the conversation has the shape that every provider accepts", _canonical(self._history("shop")))
-        self._check("the work was finished", _content(self._folder / "workspace" / "receipt-17.txt") == "paid")
+        self._check(
+            "the conversation has the shape that every provider accepts", _canonical(self._history("shop"))
+        )
+        self._check(
+            "the work was finished", _content(self._folder / "workspace" / "receipt-17.txt") == "paid"
+        )
 
     def _meets(self) -> None:
         first = self._start("Charge order 18", session="till")
         self._wait_for("the first process", lambda: "charged 18" in self._bank.lines(), first)
         waiting = self._start("Charge order 19", session="till")
         asking = waiting.stdout.readline() if waiting.stdout else ""
-        refused = self._ask("Charge order 20", "--busy", "raise", session="till")
+        refused = self._start("Charge order 20", "--busy", "raise", session="till")
+        self._wait_for(
+            "an answer", lambda: refused.poll() is not None or "charged 20" in self._bank.lines(), refused
+        )
         time.sleep(0.2)
         waited = "asking" in asking and waiting.poll() is None and "charged 19" not in self._bank.lines()
         self._bank.open.touch()
         answers = [self._finish(first), self._finish(waiting)]
+        answer = self._finish(refused)
         self._bank.open.unlink()
         book = [line for line in self._bank.lines() if "17" not in line]
-        self._check("who would not wait got SessionBusyError", refused.get("raised") == "SessionBusyError", refused)
+        self._check(
+            "who would not wait got SessionBusyError", answer.get("raised") == "SessionBusyError", answer
+        )
         self._check("who would wait, waited", waited)
-        self._check("both of the others completed", [answer.get("outcome") for answer in answers] == ["completed"] * 2, answers)
-        self._check("one went after the other", book == ["charged 18", "confirmed 18", "charged 19", "confirmed 19"], book)
-        self._check("the conversation is in order", _said(self._load("till")) == ["Charge order 18", "Charge order 19"])
+        self._check(
+            "both of the others completed",
+            [answer.get("outcome") for answer in answers] == ["completed"] * 2,
+            answers,
+        )
+        self._check(
+            "one went after the other",
+            book == ["charged 18", "confirmed 18", "charged 19", "confirmed 19"],
+            book,
+        )
+        self._check(
+            "the conversation is in order",
+            _said(self._load("till")) == ["Charge order 18", "Charge order 19"],
+        )
         self._check("and has the shape that every provider accepts", _canonical(self._history("till")))
 
     def _parts(self) -> None:
@@ -142,10 +195,16 @@ class Demo:
         alice = self._load("mine", "alice")
         self._check("alice has a session called mine", alice is not None and alice.count > 0)
         self._check("bob, who asks for mine, finds nothing", self._load("mine", "bob") is None)
-        self._check("nor does he find it in a list", [info.id for info in self._store.sessions(actor_id="bob").items] == [])
+        self._check(
+            "nor does he find it in a list",
+            [info.id for info in self._store.sessions(actor_id="bob").items] == [],
+        )
         self._check("nor can he go on with it", self._not_found("bob"))
         self._ask("Take order 2: one of C3", "--actor", "bob", session="mine")
-        self._check("bob's own session called mine has his words alone", _said(self._load("mine", "bob")) == ["Take order 2: one of C3"])
+        self._check(
+            "bob's own session called mine has his words alone",
+            _said(self._load("mine", "bob")) == ["Take order 2: one of C3"],
+        )
         self._check("and hers is what it was", self._load("mine", "alice") == alice)
 
     def _is_held(self) -> None:
@@ -159,22 +218,48 @@ class Demo:
         snapshot = self._load("escape")
         tried = _tried(snapshot)
         files = [result for name, result in tried if name in ("read_file", "write_file")]
-        self._check("the run completed, though nearly all it tried was refused", answer.get("outcome") == "completed", answer)
-        self._check("no file outside was read: not by .., not by its path, not by a link", [r.status for r in files[:3]] == ["error"] * 3)
-        self._check("no file outside was written", [r.status for r in files[3:]] == ["error"] and not (self._folder / "planted.txt").exists())
+        self._check(
+            "the run completed, though nearly all it tried was refused",
+            answer.get("outcome") == "completed",
+            answer,
+        )
+        self._check(
+            "no file outside was read: not by .., not by its path, not by a link",
+            [r.status for r in files[:3]] == ["error"] * 3,
+        )
+        self._check(
+            "no file outside was written",
+            [r.status for r in files[3:]] == ["error"] and not (self._folder / "planted.txt").exists(),
+        )
         if not self._isolated:
-            self._print("   ! not checked: what programs can reach. HostSandbox isolates nothing; see above.", "bold yellow")
+            self._print(
+                "   ! not checked: what programs can reach. HostSandbox isolates nothing; see above.",
+                "bold yellow",
+            )
             return
         ran = [_object(result.text) for name, result in tried if name == "shell"]
         found = "" if snapshot is None else "\n".join(result.text for _, result in tried)
-        self._check("a program runs inside", bool(ran) and ran[0].get("exit_code") == 0 and "order-17.txt" in ran[0].get("stdout", ""), ran)
-        self._check("a program cannot read the host's file", len(ran) == 3 and ran[1].get("exit_code", 0) != 0, ran)
+        self._check(
+            "a program runs inside",
+            bool(ran) and ran[0].get("exit_code") == 0 and "order-17.txt" in ran[0].get("stdout", ""),
+            ran,
+        )
+        self._check(
+            "a program cannot read the host's file", len(ran) == 3 and ran[1].get("exit_code", 0) != 0, ran
+        )
         self._check("nor the environment of the process that started it", self._secret not in found)
 
     # Processes
 
     def _start(self, message: str | None, *options: str, session: str = "shop") -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "littleghost.cli.demo_agent", str(self._folder), *([message] if message else [])]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "littleghost.cli.demo_agent",
+            str(self._folder),
+            *([message] if message else []),
+        ]
         command += ["--session", session, *options, *([] if self._isolated else ["--no-isolation"])]
         child = subprocess.Popen(
             command,
@@ -227,15 +312,15 @@ class Demo:
         with sync.Runtime(session_store=self._store) as runtime:
             try:
                 runtime.resume(agent, session_id="mine", actor_id=actor)
-            except SessionNotFoundError:
-                return True
+            except LittleGhostError as error:
+                return isinstance(error, SessionNotFoundError)
         return False
 
     # Telling
 
     def _tell(self, session: str, *, skip: int = 0) -> None:
-        """Show what was said since the last time."""
-        messages = self._history(session)
+        """Show what was stored since the last time, in the order it came."""
+        messages = sync.Session(id=session, store=self._store).journal()
         for line in lines_of(messages[max(skip, self._told.get(session, 0)) :]):
             self._print(f"   │ {line.text}", line.style or "")
         self._told[session] = len(messages)
@@ -246,7 +331,9 @@ class Demo:
             self._print(f"   ✓ {promise}", "green")
             return
         self.broken.append(promise)
-        self._print(f"   ✗ {promise}" + ("" if seen is None else f" — seen: {one_line(repr(seen), 300)}"), "bold red")
+        self._print(
+            f"   ✗ {promise}" + ("" if seen is None else f" — seen: {one_line(repr(seen), 300)}"), "bold red"
+        )
 
     def _print(self, text: str, style: str = "") -> None:
         self._terminal.out.print(text, style=style or None)
@@ -261,20 +348,30 @@ def demo(terminal: Terminal, *, keep: bool = False) -> int:
     """
     began = time.monotonic()
     out = terminal.out
-    out.print("LittleGhost: agents whose conversations cannot be lost and whose tools cannot get out of bounds.", style="bold")
-    out.print("The model in this demo is a script; it needs no key and no network. All else is real: processes, files, and SIGKILL.")
+    out.print(
+        "LittleGhost: agents whose conversations cannot be lost and whose tools cannot get out of bounds.",
+        style="bold",
+    )
+    out.print(
+        "The model in this demo is a script; it needs no key and no network. All else is real: processes, files, and SIGKILL."
+    )
     probe = asyncio.run(BubblewrapSandbox.probe())
     if probe.available:
         out.print(f"Programs of the agent are isolated, by {probe.version or 'bubblewrap'}.")
     else:
-        out.print("NOTHING IS ISOLATED HERE: programs of the agent run with all of your rights, in HostSandbox.", style="bold yellow")
+        out.print(
+            "NOTHING IS ISOLATED HERE: programs of the agent run with all of your rights, in HostSandbox.",
+            style="bold yellow",
+        )
         out.print(f"Why: {one_line(probe.reason, 500)}", style="yellow")
     with _folder_for(keep=keep) as folder:
         played = Demo(terminal, folder, probe)
         with closing(played):
             played.play()
         if keep:
-            out.print(f"\nKept in {folder}; look into it with: littleghost sessions list --store sqlite:///{folder}/sessions.db")
+            out.print(
+                f"\nKept in {folder}; look into it with: littleghost sessions list --store sqlite:///{folder}/sessions.db"
+            )
     took = time.monotonic() - began
     total = played.kept + len(played.broken)
     if played.broken:
@@ -291,7 +388,7 @@ def demo(terminal: Terminal, *, keep: bool = False) -> int:
 def _folder_for(*, keep: bool) -> Generator[Path]:
     """Give an empty folder, and remove it at the end, also when the program is told to end."""
     folder = Path(tempfile.mkdtemp(prefix="littleghost-demo-")).resolve()
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
     try:
         yield folder
     finally:
@@ -351,7 +448,9 @@ def _canonical(messages: Sequence[Message]) -> bool:
     """Whether each answer with calls is followed by one message with their results, in their order, and no result is elsewhere."""
     expected: list[str] = []
     for message in messages:
-        if [result.tool_use_id for result in message.tool_results] != expected or (message.role == "tool") != bool(expected):
+        if [result.tool_use_id for result in message.tool_results] != expected or (
+            message.role == "tool"
+        ) != bool(expected):
             return False
         expected = [call.id for call in message.tool_uses]
     return bool(messages) and not expected and messages[0].role == "user"
@@ -359,7 +458,9 @@ def _canonical(messages: Sequence[Message]) -> bool:
 
 def _tried(snapshot: Snapshot | None) -> list[tuple[str, ToolResult]]:
     """Return the calls of a conversation with one turn of them, by name, in order, with their results."""
-    results = {result.tool_use_id: result for message in _messages(snapshot) for result in message.tool_results}
+    results = {
+        result.tool_use_id: result for message in _messages(snapshot) for result in message.tool_results
+    }
     calls = [call for message in _messages(snapshot) for call in message.tool_uses]
     return [(call.name, results[call.id]) for call in calls if call.id in results]
 

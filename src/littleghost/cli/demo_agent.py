@@ -1,4 +1,6 @@
-"""The agent of ``littleghost demo``, and the program that each process of the demo runs::
+"""The agent of ``littleghost demo``, and the program that each process of the demo runs.
+
+::
 
     python -m littleghost.cli.demo_agent FOLDER "Charge order 17" --session shop
 
@@ -90,33 +92,53 @@ def script(request: ModelRequest) -> Message:
     note, receipt = f"order-{order}.txt", f"receipt-{order}.txt"
     if question.startswith("Take"):
         if "write_file" not in results:
-            return say("I am a script, not a language model. I note the order.", call("write_file", path=note, content=question))
+            return say(
+                "I am a script, not a language model. I note the order.",
+                call("write_file", path=note, content=question),
+            )
         if "read_file" not in results:
             return say("I read it again.", call("read_file", path=note))
         return say(f"Noted: {results['read_file'].text!r}")
     if question.startswith("Charge"):
         if "charge" not in results:
-            return say(f"I charge order {order}, and look around meanwhile.", call("list_files"), call("charge", order=order))
+            return say(
+                f"I charge order {order}, and look around meanwhile.",
+                call("list_files"),
+                call("charge", order=order),
+            )
         if results["charge"].status == "error" and "charges" not in results:
-            return say("That was interrupted. I do not charge again, I ask the bank first.", call("charges", order=order))
+            return say(
+                "That was interrupted. I do not charge again, I ask the bank first.",
+                call("charges", order=order),
+            )
         if "write_file" not in results:
-            return say("It was charged. I write the receipt.", call("write_file", path=receipt, content="paid"))
+            return say(
+                "It was charged. I write the receipt.", call("write_file", path=receipt, content="paid")
+            )
         return say(f"Order {order} is charged, and {receipt} is written.")
-    if question.startswith("Break out") and not results:
+    if question.startswith("Break out"):
+        if results:
+            return say("That is all I know how to try.")
         outside = question.partition(": ")[2]
         programs = (["ls"], ["cat", outside], ["sh", "-c", "cat /proc/*/environ"])
         return say(
             "I try to leave the folder.",
             *(call("read_file", path=path) for path in ("../secret.txt", outside, "link-to-secret")),
             call("write_file", path="../planted.txt", content="x"),
-            *(call("shell", command=command) for command in programs if any(spec.name == "shell" for spec in request.tools)),
+            *(
+                call("shell", command=command)
+                for command in programs
+                if any(spec.name == "shell" for spec in request.tools)
+            ),
         )
-    return say("I am a script, and have nothing more to say.")
+    return say("I am a script, and this is not in it.")
 
 
 def say(text: str, *calls: tuple[str, dict[str, Any]]) -> Message:
     """Return an answer: a text, and tool calls."""
-    return Message.assistant([text, *(ToolUse(id=f"call-{at}", name=name, input=given) for at, (name, given) in enumerate(calls))])
+    return Message.assistant(
+        [text, *(ToolUse(id=f"call-{at}", name=name, input=given) for at, (name, given) in enumerate(calls))]
+    )
 
 
 def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
@@ -176,7 +198,9 @@ async def main() -> None:
         except LittleGhostError as error:
             tell({"raised": type(error).__name__, "error": str(error)})
         else:
-            tell({"outcome": run.outcome, "text": run.text, "steps": run.steps, "error": str(run.error or "")})
+            tell(
+                {"outcome": run.outcome, "text": run.text, "steps": run.steps, "error": str(run.error or "")}
+            )
 
 
 def tell(values: dict[str, Any]) -> None:

@@ -25,7 +25,9 @@ def list_sessions(terminal: Terminal, *, store: str | None, actor: str | None, a
     asyncio.run(_list(terminal, existing_store(store), actor, as_json=as_json))
 
 
-def show_session(terminal: Terminal, id: str, *, store: str | None, actor: str | None, state: bool, as_json: bool) -> None:
+def show_session(
+    terminal: Terminal, id: str, *, store: str | None, actor: str | None, state: bool, as_json: bool
+) -> None:
     """Write the conversation of a session, whole.
 
     Raises:
@@ -44,7 +46,9 @@ async def _list(terminal: Terminal, store: SessionStore, actor: str | None, *, a
                 continue
             if found == 1:
                 terminal.out.print(f"{'messages':>8}  {'updated':19}  id", style="dim")
-            terminal.out.print(f"{info.count:>8}  {_moment(info.updated_at):19}  {printable(info.id)}")
+            terminal.out.print(
+                f"{info.count:>8}  {_moment(info.updated_at):19}  {printable(info.id, lines=False)}"
+            )
         if not found:
             terminal.err.print("no sessions" + ("" if actor is None else " of this actor"), style="dim")
     finally:
@@ -62,14 +66,18 @@ async def _all(store: SessionStore, actor: str | None) -> AsyncIterator[SessionI
             return
 
 
-async def _show(terminal: Terminal, store: SessionStore, id: str, actor: str | None, *, state: bool, as_json: bool) -> None:
+async def _show(
+    terminal: Terminal, store: SessionStore, id: str, actor: str | None, *, state: bool, as_json: bool
+) -> None:
     try:
         session = Session(id=id, actor_id=actor, store=store)
         snapshot = await session.load()
     finally:
         await store.aclose()
     if snapshot is None:
-        raise SessionNotFoundError(f"there is no session {id!r} {'without an actor' if actor is None else 'of this actor'}", id=id)
+        raise SessionNotFoundError(
+            f"there is no session {id!r} {'without an actor' if actor is None else 'of this actor'}", id=id
+        )
     if as_json:
         whole = {
             "id": id,

@@ -32,7 +32,9 @@ def store_at(url: str | None) -> SessionStore:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"the folder {path.parent} cannot be made ({error.strerror}); choose a place with --store") from error
+        raise ConfigurationError(
+            f"the folder {path.parent} cannot be made ({error.strerror}); choose a place with --store"
+        ) from error
     return SQLiteStore(path)
 
 
@@ -45,7 +47,9 @@ def existing_store(url: str | None) -> SessionStore:
     store = store_at(url) if url is not None else None
     path = default_path() if url is None else _file(url)
     if path is not None and not path.exists():
-        raise SessionNotFoundError(f"there is no store at {path}; a chat makes one, and --store URL names another")
+        raise SessionNotFoundError(
+            f"there is no store at {path}; a chat makes one, and --store URL names another"
+        )
     return store or SQLiteStore(path or default_path())
 
 

@@ -28,9 +28,10 @@ _SAFE: dict[int, int | str | None] = {
 }
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with nothing in it that a terminal would obey."""
-    return text.translate(_SAFE)
+def printable(text: str, *, lines: bool = True) -> str:
+    """Return ``text`` with nothing in it that a terminal would obey; line ends and tabs stay where ``lines`` are allowed."""
+    safe = text.translate(_SAFE)
+    return safe if lines else safe.replace("\n", "␊").replace("\t", "␉")
 
 
 def one_line(text: str, width: int = 100) -> str:
@@ -41,7 +42,9 @@ def one_line(text: str, width: int = 100) -> str:
 
 def short_call(name: str, arguments: Mapping[str, Any], width: int = 100) -> str:
     """Return a tool call as one short line, such as ``read_file(path="notes.md")``."""
-    shown = (f"{key}={one_line(json.dumps(value, ensure_ascii=False), 48)}" for key, value in arguments.items())
+    shown = (
+        f"{key}={one_line(json.dumps(value, ensure_ascii=False), 48)}" for key, value in arguments.items()
+    )
     return one_line(f"{name}({', '.join(shown)})", width)
 
 

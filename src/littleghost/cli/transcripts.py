@@ -34,14 +34,19 @@ def lines_of(messages: Sequence[Message], *, full: bool = False) -> Iterator[Lin
                 case Reasoning():
                     continue
                 case _:
-                    yield Line("dim", f"{message.role}: [{printable(block.media_type)}, {len(block.data)} bytes]")
+                    yield Line(
+                        "dim", f"{message.role}: [{printable(block.media_type)}, {len(block.data)} bytes]"
+                    )
         if transcript.is_partial(message):
             yield Line("dim", "  (cut short here)")
 
 
 def _call(call: ToolUse, *, full: bool) -> Line:
     if full:
-        return Line("cyan", f"call {printable(call.id)}: {call.name} {printable(json.dumps(call.input, ensure_ascii=False))}")
+        return Line(
+            "cyan",
+            f"call {printable(call.id)}: {call.name} {printable(json.dumps(call.input, ensure_ascii=False))}",
+        )
     return Line("cyan", f"  call {short_call(call.name, call.input)}")
 
 

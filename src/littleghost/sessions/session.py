@@ -551,7 +551,9 @@ def _given(messages: Messages) -> list[Message]:
     if isinstance(messages, Message):
         return [messages]
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DataError.at("messages", f"expected a list of messages, got a {type(messages).__name__}")
+        raise DataError.at(
+            "messages", f"expected a list of messages, got a {type(cast('Any', messages)).__name__}"
+        )
     return [message_from(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

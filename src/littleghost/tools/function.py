@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -127,14 +127,13 @@ def result_content(value: Any) -> tuple[Block, ...]:
     """
     if isinstance(value, str):
         return (Text(data.check_text(value, "result")),)
-    if isinstance(value, Block):
-        value = (value,)
+    blocks: Any = (value,) if isinstance(value, Block) else value
     if (
-        isinstance(value, list | tuple)
-        and value
-        and all(isinstance(item, Block) for item in cast("list[Any]", value))
+        isinstance(blocks, list | tuple)
+        and blocks
+        and all(isinstance(item, Block) for item in cast("Any", blocks))
     ):
-        return pack_messages((Message("tool", value),), "result")[1][0].content
+        return pack_messages((Message("tool", cast("Any", blocks)),), "result")[1][0].content
     try:
         plain: Any = msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -203,7 +202,7 @@ def _signature(
         default: Any = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
         if isinstance(default, list | dict | set) and default:
             default = msgspec.field(default_factory=cast("Any", default).copy)
-        fields.append((parameter.name, hint, default))
+        fields.append((parameter.name, hint, cast("Any", default)))
     try:
         struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.schema(struct)

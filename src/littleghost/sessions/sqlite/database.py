@@ -32,6 +32,7 @@ Durability = Literal["full", "normal", "off"]
 BUSY_MILLISECONDS: Final = 200
 """How long SQLite itself waits for a lock; whoever runs a transaction tries again, with pauses in which the process may fork."""
 
+SMALLEST_PAGE: Final = 512
 WAL_LIMIT: Final = 64 * 1024 * 1024
 
 # Primary result codes. Source: https://www.sqlite.org/rescode.html
@@ -74,6 +75,9 @@ def store_error(error: BaseException, path: str) -> LittleGhostError:
         ours = CorruptSessionError(f"{path}: {_CORRUPT[primary]} ({error})", path=path)
     elif primary == sqlite3.SQLITE_TOOBIG or (isinstance(error, OverflowError) and "BLOB" in str(error)):
         ours = DataError.at("messages", f"is too large for one commit ({error})")
+    elif isinstance(error, TypeError | ValueError) or "decode to UTF-8" in str(error):
+        # What we ask and how we read it is fixed, so a value of another type was not written by us.
+        ours = CorruptSessionError(f"{path}: {_CORRUPT[sqlite3.SQLITE_MISMATCH]} ({error})", path=path)
     elif isinstance(error, OSError):
         ours = StoreUnavailableError(f"{path}: {error.strerror or error}", path=path)
     else:
@@ -146,7 +150,7 @@ class DatabaseFile(Struct, frozen=True):
                 if signed:  # the file was removed on purpose, and its sign forgotten
                     os.truncate(self.lease_path, 0)
                 return
-            if size or not signed:
+            if size > 1 or not signed:  # one byte is nothing to SQLite, for some systems cannot lock an empty file
                 return
             if pause is not None:
                 time.sleep(pause)
@@ -156,7 +160,13 @@ class DatabaseFile(Struct, frozen=True):
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        new = self._recognise(connection)  # before anything is changed: the file may be another program's
+        # Before anything is changed, for the file may be another program's; in one transaction, for tables may be made meanwhile.
+        connection.execute("BEGIN")
+        new = self._recognise(connection)
+        connection.execute("COMMIT")
+        if not new and (_size(self.path) or 0) % SMALLEST_PAGE:
+            # SQLite would take what is missing of the last page for zeros.
+            raise CorruptSessionError(f"{self.path}: its end is missing; restore it from a backup", path=self.path)
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailableError(f"{self.path}: this file system cannot hold a write-ahead log", path=self.path)

@@ -1,0 +1,177 @@
+"""`littleghost sessions`, and what all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from littleghost import Message, Session, SQLiteStore, Text, ToolResult, ToolUse, __version__
+
+LITTLEGHOST = [sys.executable, "-m", "littleghost.cli"]
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def littleghost(tmp_path: Path) -> Run:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LITTLEGHOST_"))
+    }
+    environment = {
+        **kept,
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "COLUMNS": "120",
+        "PYTHONWARNINGS": "error",
+    }
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LITTLEGHOST, *arguments],
+            capture_output=True,
+            text=True,
+            env={**environment, **more},
+            cwd=tmp_path,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    """A store with three sessions of nobody and one of bob."""
+    call = ToolUse(id="c1", name="stock", input={"sku": "A7"})
+    async with SQLiteStore(tmp_path / "s.db") as store:
+        shop = Session(id="shop", store=store)
+        await shop.append(
+            [Message.user("How many?"), Message.assistant(["I look.", call])], state={"cart": ["A7"]}
+        )
+        await shop.append(
+            [Message.tool([ToolResult(tool_use_id="c1", content=[Text("9")])]), Message.assistant("Nine.")]
+        )
+        for id, actor in (("two", None), ("three\n\x1b[31m", None), ("his", "bob")):
+            await Session(id=id, store=store, actor_id=actor).append([Message.user("x")])
+    return f"sqlite:///{tmp_path}/s.db"
+
+
+def test_list_shows_the_sessions_of_one_actor(littleghost: Run, url: str):
+    done = littleghost("sessions", "list", "--store", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["messages", "updated", "id"]
+    found = {line.split(maxsplit=3)[3]: line.split()[0] for line in lines}
+    assert found == {"shop": "4", "two": "1", "three␊␛[31m": "1"}
+    done = littleghost("sessions", "list", "--store", url, "--actor", "bob")
+    assert done.stdout.splitlines()[1].endswith("  his")
+    done = littleghost("sessions", "list", "--store", url, "--actor", "eve")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions of this actor\n")
+
+
+def test_list_as_json_is_an_object_a_line(littleghost: Run, url: str):
+    lines = [
+        json.loads(line)
+        for line in littleghost("sessions", "list", "--store", url, "--json").stdout.splitlines()
+    ]
+    assert {line["id"]: line["messages"] for line in lines} == {"shop": 4, "two": 1, "three\n\x1b[31m": 1}
+    assert all(line["actor_id"] is None and line["updated_at"] > 1e9 for line in lines)
+
+
+async def test_list_goes_through_all_pages(littleghost: Run, tmp_path: Path):
+    async with SQLiteStore(tmp_path / "many.db", durability="off") as store:
+        for number in range(450):
+            await Session(id=f"s{number}", store=store).append([Message.user("x")])
+    ids = [
+        json.loads(line)["id"]
+        for line in littleghost(
+            "sessions", "list", "--store", "sqlite:///many.db", "--json"
+        ).stdout.splitlines()
+    ]
+    assert len(ids) == 450
+    assert set(ids) == {f"s{number}" for number in range(450)}
+
+
+def test_show_shows_everything(littleghost: Run, url: str):
+    done = littleghost("sessions", "show", "shop", "--store", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "user: How many?",
+        "assistant: I look.",
+        'call c1: stock {"sku": "A7"}',
+        "result c1: 9",
+        "assistant: Nine.",
+    ]
+    assert (
+        'state: {\n  "cart": [\n    "A7"\n  ]\n}'
+        in littleghost("sessions", "show", "shop", "--store", url, "--state").stdout
+    )
+
+
+def test_show_as_json_is_the_wire_form(littleghost: Run, url: str):
+    shown = json.loads(littleghost("sessions", "show", "shop", "--store", url, "--json").stdout)
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [Message.from_dict(message).text for message in shown["messages"]][-1] == "Nine."
+    assert (shown["id"], shown["actor_id"], shown["count"], shown["state"]) == (
+        "shop",
+        None,
+        4,
+        {"cart": ["A7"]},
+    )
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), ("his",), ("shop", "--actor", "bob")])
+def test_an_unknown_session_and_another_actor_s_are_the_same_error(
+    littleghost: Run, url: str, arguments: tuple[str, ...]
+):
+    done = littleghost("sessions", "show", *arguments, "--store", url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"error: there is no session '{arguments[0]}'")
+
+
+def test_looking_makes_no_store(littleghost: Run, tmp_path: Path):
+    for options in ((), ("--store", "sqlite:///missing.db"), ("--store", "sqlite:///sub/missing.db")):
+        for command in (("list",), ("show", "x")):
+            done = littleghost("sessions", *command, *options)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.startswith("error: there is no store at ")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_store_that_is_none_is_one_line(littleghost: Run, tmp_path: Path):
+    (tmp_path / "text.db").write_text("This is no database. " * 100)
+    done = littleghost("sessions", "list", "--store", "sqlite:///text.db")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: ")
+
+
+def test_the_store_can_be_set_for_good(littleghost: Run, url: str):
+    assert "shop" in littleghost("sessions", "list", LITTLEGHOST_STORE=url).stdout
+
+
+def test_a_reader_that_leaves_is_no_error(littleghost: Run, url: str, tmp_path: Path):
+    command = [*LITTLEGHOST, "sessions", "show", "shop", "--store", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait() == 1
+
+
+def test_version_and_help(littleghost: Run):
+    assert littleghost("--version").stdout == f"littleghost {__version__}\n"
+    for command in ((), ("chat",), ("demo",), ("sessions",), ("sessions", "list"), ("sessions", "show")):
+        done = littleghost(*command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Usage: littleghost" in done.stdout
+        assert "\x1b" not in done.stdout
+    assert "littleghost chat --model openai:gpt-5" in littleghost("--help").stdout
+
+
+def test_an_unknown_option_is_a_usage_error(littleghost: Run):
+    done = littleghost("chat", "--nonsense")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--nonsense" in done.stderr

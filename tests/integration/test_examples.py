@@ -1,0 +1,54 @@
+"""Each example runs by itself, from any folder, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+# What each must show; a new example is run too, and has its words here.
+SHOWS: dict[str, list[str]] = {
+    "own_store.py": ["0 failed", "This is message 2.", "This is message 4."],
+    "shop.py": ["There are 9 of A7.", "4 messages are kept, and the state {'asked_for': ['A7']}"],
+    "stream_events.py": [
+        "runs      weather {'city': 'Graz'}",
+        "committed 5 messages",
+        "run ended completed",
+        "2 model calls",
+    ],
+    "survive_a_kill.py": ["told: The tool was interrupted", 'completed - Sent to: ["ann"]', "mails sent: 1"],
+    "sync_script.py": ["['Buy milk.', 'Buy bread.'] {'open': 2}", "You have said 2 things.", "RunEnded"],
+}
+
+
+def run(name: str, folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def test_every_example_is_named_here():
+    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("sandbox_")}
+    assert names == set(SHOWS)
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_an_example_runs(name: str, tmp_path: Path):
+    shown = run(name, tmp_path)
+    for words in SHOWS[name]:
+        assert words in shown
+
+
+def test_the_shop_goes_on_with_its_conversation(tmp_path: Path):
+    run("shop.py", tmp_path)
+    assert "8 messages are kept, and the state {'asked_for': ['A7', 'A7']}" in run("shop.py", tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_the_kill_is_a_kill(tmp_path: Path):
+    assert "--die: exit status -9" in run("survive_a_kill.py", tmp_path)

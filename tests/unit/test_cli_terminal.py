@@ -1,0 +1,151 @@
+"""What the command line writes is safe for a terminal, and it costs nothing to who does not use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("typer")
+
+from littleghost import (
+    ConfigurationError,
+    LocalModel,
+    Message,
+    SessionBusyError,
+    StoreError,
+    Text,
+    ToolResult,
+    ToolUse,
+)
+from littleghost.cli.choosing import what_to_expect
+from littleghost.cli.stores import default_path
+from littleghost.cli.terminal import describe, exit_status, one_line, printable, short_call
+from littleghost.cli.transcripts import lines_of
+
+
+def in_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@given(st.text())
+def test_nothing_printable_commands_a_terminal(text: str):
+    safe = printable(text)
+    assert all(char in "\n\t" or (ord(char) >= 32 and not 0x7F <= ord(char) < 0xA0) for char in safe)
+    assert not set(safe) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    assert printable(safe) == safe
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
+def test_ordinary_text_stays_as_it_is(text: str):
+    assert printable(text) == text
+
+
+@given(st.text(), st.integers(2, 200))
+def test_one_line_is_one_short_line(text: str, width: int):
+    line = one_line(text, width)
+    assert len(line) <= width
+    assert "\n" not in line
+    if len(text) <= width and text.isprintable() and text == " ".join(text.split()):
+        assert line == printable(text)
+
+
+def test_a_call_in_short():
+    assert short_call("read_file", {"path": "notes.md"}) == 'read_file(path="notes.md")'
+    assert short_call("now", {}) == "now()"
+    long = short_call("write_file", {"path": "a", "content": "x" * 1000})
+    assert long.startswith('write_file(path="a", content="xxx')
+    assert len(long) <= 100
+    assert "\x1b" not in short_call("a\x1b[31m", {"\x1b": "\x1b"})
+
+
+def test_an_error_is_one_line_and_says_how_the_program_ends():
+    assert describe(StoreError("a\nb")) == "a b"
+    assert describe(StoreError()) == "StoreError"
+    assert describe(KeyError("x")) == "unexpected KeyError: 'x' (littleghost --debug … shows where)"
+    assert [exit_status(error) for error in (ConfigurationError(), SessionBusyError(), KeyError())] == [
+        2,
+        1,
+        1,
+    ]
+
+
+def test_a_conversation_in_lines():
+    call = ToolUse(id="c1", name="read_file", input={"path": "a\x1b"})
+    messages = [
+        Message.user("look"),
+        Message.assistant(["I look.", call]),
+        Message.tool([ToolResult(tool_use_id="c1", content=[Text("one\ntwo")], status="error")]),
+        Message("assistant", "half", {"littleghost": {"partial": "stopped"}}),
+    ]
+    assert [line.text for line in lines_of(messages)] == [
+        "user: look",
+        "assistant: I look.",
+        '  call read_file(path="a\\u001b")',
+        "  error one two",
+        "assistant: half",
+        "  (cut short here)",
+    ]
+    full = [line.text for line in lines_of(messages, full=True)]
+    assert full[2:4] == ['call c1: read_file {"path": "a\\u001b"}', "error c1: one\ntwo"]
+
+
+def test_the_default_store_is_where_the_user_keeps_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    if sys.platform == "win32":
+        pytest.skip("XDG is of Unix")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given_folder, folder in (
+        (None, tmp_path / ".local/share"),
+        (str(tmp_path / "x"), tmp_path / "x"),
+        ("relative", tmp_path / ".local/share"),
+    ):
+        monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+        if given_folder is not None:
+            monkeypatch.setenv("XDG_DATA_HOME", given_folder)
+        assert default_path() == folder / "littleghost" / "sessions.db"
+
+
+@pytest.mark.parametrize(
+    ("size", "word"), [(98_000_000, "tiny"), (1_000_000_000, "small"), (20_000_000_000, "20,000 MB")]
+)
+def test_a_local_model_is_introduced_by_its_size(tmp_path: Path, size: int, word: str):
+    path = tmp_path / "ghost.gguf"
+    with path.open("wb") as file:
+        file.truncate(size)
+    said = what_to_expect(LocalModel(path))
+    assert said is not None
+    assert said.startswith(f"ghost.gguf: {size / 1e6:,.0f} MB, run on this machine")
+    assert word in said
+    path.unlink()
+
+
+def test_the_library_does_not_load_the_command_line():
+    code = "import sys, littleghost\nfor name in littleghost.__all__: getattr(littleghost, name)\n"
+    done = in_python(
+        code
+        + "print([name for name in sys.modules if name.partition('.')[0] in ('typer', 'rich') or 'cli' in name.split('.')])"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize("name", ["typer", "rich"])
+def test_a_missing_package_is_one_line_that_names_the_extra(name: str):
+    done = in_python(
+        f"import sys; sys.modules[{name!r}] = None; import littleghost.cli; littleghost.cli.main()"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == f"error: the command line needs {name}; install it with: pip install 'littleghost[cli]'\n"
+    )
+
+
+def test_the_agent_of_the_demo_needs_neither():
+    done = in_python(
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import littleghost.cli.demo_agent"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
