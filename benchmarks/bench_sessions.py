@@ -4,8 +4,9 @@ Usage:
     python benchmarks/bench_sessions.py [--quick]
 
 A turn is two messages of 300 bytes with 1 KB of state. The floor keeps the same rows and writes them in one transaction, with the
-write-ahead log and an fsync for each, through an executor with one thread; beside it the same, called directly. Rounds are interleaved,
-appends go in blocks of 40, for who has just synced flatters the neighbour. Below a ratio of 1.3 two figures on a shared machine are the same.
+write-ahead log and an fsync for each, through an executor with one thread; beside it the same, called directly. Rounds are
+interleaved, appends go in blocks of 40, for who has just synced flatters the neighbour. Below a ratio of 1.3 two figures on a shared
+machine are the same.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Bare:
 
     def load(self, session: int) -> tuple[Message, ...]:
         rows = self.db.execute(
-            "SELECT body FROM bodies WHERE id BETWEEN ? AND ? ORDER BY id", (session << 32, (session + 1) << 32)
+            "SELECT body FROM bodies WHERE id BETWEEN ? AND ? ORDER BY id",
+            (session << 32, (session + 1) << 32),
         ).fetchall()
         return decode(b"[%b]" % b",".join([body[1:-1] for (body,) in rows]))
 
@@ -109,50 +111,58 @@ class Table(dict[str, list[float]]):
 
 
 async def appends(folder: Path, rounds: int) -> None:
-    loop = asyncio.get_running_loop()
     for length in LENGTHS:
-        bare, store = Bare(folder / f"bare-{length}.db"), SQLiteStore(folder / f"ours-{length}.db")
-        ours = Ours(store, "a")
-        executor = ThreadPoolExecutor(1)
-        bare.db.execute("PRAGMA synchronous = OFF")
-        for number in range(1, length // 2 + 1):
-            bare.append(1, number, turn())
-        bare.db.execute("PRAGMA synchronous = FULL")
-        many = SQLiteStore(folder / f"ours-{length}.db", durability="off")
-        filling = Ours(many, "a")
+        await appends_to(folder, length, rounds)
+
+
+async def appends_to(folder: Path, length: int, rounds: int) -> None:
+    loop = asyncio.get_running_loop()
+    path = folder / f"ours-{length}.db"
+    bare = Bare(folder / f"bare-{length}.db")
+    bare.db.execute("PRAGMA synchronous = OFF")
+    for number in range(1, length // 2 + 1):
+        bare.append(1, number, turn())
+    bare.db.execute("PRAGMA synchronous = FULL")
+    numbers = itertools.count(length // 2 + 1)
+    async with SQLiteStore(path, durability="off") as filling:
+        filled = Ours(filling, "a")
         for _ in range(length // 2):
-            await filling.append(turn())
-        await many.aclose()
-        ours.count, ours.revision = filling.count, filling.revision
-        numbers = itertools.count(length // 2 + 1)
+            await filled.append(turn())
 
-        async def direct() -> None:
-            bare.append(1, next(numbers), turn())
+    async with SQLiteStore(path) as store:
+        with ThreadPoolExecutor(1) as executor:
+            ours = Ours(store, "a")
+            ours.count, ours.revision = filled.count, filled.revision
 
-        async def threaded() -> None:
-            await loop.run_in_executor(executor, bare.append, 1, next(numbers), turn())
+            async def direct() -> None:
+                bare.append(1, next(numbers), turn())
 
-        async def kept() -> None:
-            await ours.append(turn())
+            async def threaded() -> None:
+                await loop.run_in_executor(executor, bare.append, 1, next(numbers), turn())
 
-        await loads(length, bare, store, rounds if length >= 10_000 else rounds * 4)
-        kinds = {"sqlite3, one-thread executor": threaded, "sqlite3, called directly": direct, "SQLiteStore": kept}
-        table = Table((name, []) for name in kinds)
-        for kind in kinds.values():
-            await kind()
-        gc.collect()
-        gc.freeze()
-        for _ in range(rounds):
-            for name, kind in kinds.items():
-                start = time.perf_counter()
-                for _ in range(BLOCK):
-                    await kind()
-                table[name].append((time.perf_counter() - start) / BLOCK * 1e6)
-        gc.unfreeze()
-        table.show(f"durable append of a turn to {length:,} messages", "sqlite3, one-thread executor")
-        await store.aclose()
-        executor.shutdown()
-        bare.db.close()
+            async def kept() -> None:
+                await ours.append(turn())
+
+            await loads(length, bare, store, rounds if length >= 10_000 else rounds * 4)
+            kinds = {
+                "sqlite3, one-thread executor": threaded,
+                "sqlite3, called directly": direct,
+                "SQLiteStore": kept,
+            }
+            table = Table((name, []) for name in kinds)
+            for kind in kinds.values():
+                await kind()
+            gc.collect()
+            gc.freeze()
+            for _ in range(rounds):
+                for name, kind in kinds.items():
+                    start = time.perf_counter()
+                    for _ in range(BLOCK):
+                        await kind()
+                    table[name].append((time.perf_counter() - start) / BLOCK * 1e6)
+            gc.unfreeze()
+            table.show(f"durable append of a turn to {length:,} messages", "sqlite3, one-thread executor")
+    bare.db.close()
 
 
 async def loads(length: int, bare: Bare, store: SQLiteStore, rounds: int) -> None:
@@ -205,12 +215,16 @@ async def sizes(folder: Path) -> None:
     bare.db.close()
     await store.aclose()
     floor, mine = ((folder / f"{name}-size.db").stat().st_size / turns / 2 for name in ("bare", "ours"))
-    print(f"\nbytes a message after {turns:,} turns: sqlite3 {floor:,.0f}, SQLiteStore {mine:,.0f} (×{mine / floor:.2f})")
+    print(
+        f"\nbytes a message after {turns:,} turns: sqlite3 {floor:,.0f}, SQLiteStore {mine:,.0f} (×{mine / floor:.2f})"
+    )
 
 
 async def main() -> None:
     rounds = 5 if QUICK else 25
-    print(f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}; medians of {rounds} rounds, × the first row, spread")
+    print(
+        f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}; medians of {rounds} rounds, × the first row, spread"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         await appends(folder, rounds)

@@ -11,7 +11,6 @@ from littleghost import (
     Agent,
     Committed,
     MemoryStore,
-    Message,
     RunEnded,
     Runtime,
     TextDelta,

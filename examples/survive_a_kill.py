@@ -23,7 +23,7 @@ DIE = "--die" in sys.argv
 
 
 @tool
-async def send_mail(to: str) -> str:
+def send_mail(to: str) -> str:
     """Send a mail."""
     with Path("sent.txt").open("a") as sent:
         sent.write(f"{to}\n")
@@ -35,7 +35,7 @@ async def send_mail(to: str) -> str:
 
 
 @tool(idempotent=True)
-async def sent() -> list[str]:
+def sent() -> list[str]:
     """The mails that went out."""
     return Path("sent.txt").read_text().split()
 

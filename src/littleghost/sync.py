@@ -87,6 +87,10 @@ class Store:
         """Do what `SessionStore.replace` does."""
         return portal.call(self.store.replace, id, **options)
 
+    def project_conversation(self, id: str, **options: Any) -> None:
+        """Do what `SessionStore.project_conversation` does."""
+        portal.call(self.store.project_conversation, id, **options)
+
     def delete(self, id: str, *, actor_id: str | None = None) -> bool:
         """Do what `SessionStore.delete` does."""
         return portal.call(self.store.delete, id, actor_id=actor_id)

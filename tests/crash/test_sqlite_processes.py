@@ -40,10 +40,13 @@ path = sys.argv[1]
 
 
 def start(code: str, *args: object, **options) -> subprocess.Popen[str]:
-    # Not -X dev: it prints which steps of a loop were slow. Python 3.12 warns of a fork where there are threads; that is what is tried here.
+    # Not -X dev: it prints which steps of a loop were slow. Python 3.12 warns of a fork where there are threads,
+    # which is what is tried here.
     quiet = ["-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, "-W", "error", *quiet, "-c", PRELUDE + code, *map(str, args)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 90) -> list[list[object]]:
@@ -302,9 +305,9 @@ async def test_a_log_cut_anywhere_leaves_whole_commits(tmp_path: Path):
     path, copy = tmp_path / "a.db", tmp_path / "copy.db"
     async with SQLiteStore(path) as store:
         for number in range(25):
-            await store.append(
-                "a", messages=[Message.user(f"{number}"), Message.user("x" * 3000)], state={"n": number + 1}, metadata={}, expected_count=2 * number
-            )  # fmt: skip
+            messages = [Message.user(f"{number}"), Message.user("x" * 3000)]
+            state = {"n": number + 1}
+            await store.append("a", messages=messages, state=state, metadata={}, expected_count=2 * number)
         base, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
     seen = set()
     chance = random.Random(1)
@@ -338,10 +341,14 @@ asyncio.run(main())
         other = start(code, path)
         try:
             for count in range(0, 20, 2):
-                await store.append("a", messages=[Message.user("mine")], state={}, metadata={}, expected_count=count)
+                await store.append(
+                    "a", messages=[Message.user("mine")], state={}, metadata={}, expected_count=count
+                )
                 other.stdin.write(f"{count + 1}\n")
                 other.stdin.flush()
-                assert json.loads(await asyncio.to_thread(other.stdout.readline)) == [["mine", "other"] * (count // 2) + ["mine"]]
+                assert json.loads(await asyncio.to_thread(other.stdout.readline)) == [
+                    ["mine", "other"] * (count // 2) + ["mine"]
+                ]
                 assert await asyncio.to_thread(other.stdout.readline) == '["written"]\n'
                 assert (await store.load("a")).count == count + 2
         finally:

@@ -445,9 +445,16 @@ async def test_ctrl_c_stops_the_turn_and_not_the_program(server: Server, screen:
     chat.expect("Still here.", "> ")
     chat.write("\x03")
     chat.expect("Ctrl-C again, or Ctrl-D, leaves.", "> ")
+    for _ in range(2):  # these clear what was typed, and leave nothing
+        chat.write("half a line")
+        chat.expect("half a line")
+        chat.write("\x03")
+        chat.expect("> ")
+    chat.write("\x03")
+    chat.expect("Ctrl-C again, or Ctrl-D, leaves.", "> ")
     chat.write("\x03")
     assert chat.end() == 0
-    assert "littleghost chat --session s --store" in chat.text
+    assert f"To go on: littleghost chat --session s --base-url {server.url} --store" in chat.text
     assert "Traceback" not in chat.text
     messages = await stored(tmp_path / "s.db", "s")
     assert [message.text for message in messages] == ["a story", "Once upon a time ", "there?", "Still here."]
@@ -625,3 +632,23 @@ async def test_an_interrupted_session_is_settled_in_a_pipe_too(
     assert "interrupted while it waited for: charge" in done.stderr
     assert not transcript.unsettled(await stored(tmp_path / "s.db", "s"))
     assert len(await stored(tmp_path / "s.db", "s")) == 5
+
+
+# With a model that runs on this machine
+
+
+def test_a_small_model_is_called_small_and_answers(gguf: Path, littleghost: Run, screen: Any):
+    done = littleghost("chat", "--model", f"local:{gguf}", "--session", "s", given="Say hello.\n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip()) > 3
+    assert re.search(r"SmolLM2-135M\S*\.gguf: \d+ MB, run on this machine by llama\.cpp", done.stderr)
+    assert "tiny" in done.stderr
+    chat = screen("chat", "--model", f"local:{gguf}", "--session", "s")
+    chat.expect("user: Say hello.", "assistant: ", "> ")
+    chat.write("Tell me a very long story about a ghost.\n")
+    chat.expect("ghost.")
+    time.sleep(1.5)
+    chat.write("\x03")
+    chat.expect("stopped; what was written is kept", "> ")
+    chat.write("\x04")
+    assert chat.end() == 0

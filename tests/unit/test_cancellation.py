@@ -20,7 +20,7 @@ def test_a_token_turns_once():
     token.cancel("first")
     token.cancel("second")
     assert (token.cancelled, token.reason) == (True, "first")
-    with pytest.raises(RunCancelled, match="^cancelled: first$") as caught:
+    with pytest.raises(RunCancelled, match=r"^cancelled: first$") as caught:
         token.check()
     assert caught.value.reason == "first"
 
@@ -28,7 +28,7 @@ def test_a_token_turns_once():
 def test_without_a_reason():
     token = CancellationToken()
     token.cancel()
-    with pytest.raises(RunCancelled, match="^cancelled$") as caught:
+    with pytest.raises(RunCancelled, match=r"^cancelled$") as caught:
         token.check()
     assert caught.value.reason is None
 
@@ -75,7 +75,13 @@ def test_a_callback_that_fails_keeps_no_other_from_hearing():
 
 def test_a_callback_may_use_the_token():
     token, heard = CancellationToken(), []
-    token.add_callback(lambda: (token.cancel("again"), heard.append(token.reason), token.add_callback(lambda: heard.append("late"))))
+    token.add_callback(
+        lambda: (
+            token.cancel("again"),
+            heard.append(token.reason),
+            token.add_callback(lambda: heard.append("late")),
+        )
+    )
     token.cancel("first")
     assert heard == ["first", "late"]
 

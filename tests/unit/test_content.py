@@ -48,7 +48,10 @@ def test_each_tool_use_has_an_input_of_its_own():
     [
         ("x", "x"),
         (None, None),
-        ({"type": "text", "text": "only in a list it is a block"}, {"type": "text", "text": "only in a list it is a block"}),
+        (
+            {"type": "text", "text": "only in a list it is a block"},
+            {"type": "text", "text": "only in a list it is a block"},
+        ),
         ([], ()),
         (Text("x"), (Text("x"),)),
         ([Text("x"), {"rows": [1]}, "bare", None], (Text("x"), {"rows": [1]}, "bare", None)),
@@ -72,7 +75,10 @@ def test_a_typed_object_in_a_result_that_is_no_block_is_refused_before_it_can_be
         (None, "null"),
         ({"a": [1]}, '{"a":[1]}'),
         ([Text("a"), Text("b")], "a\nb"),
-        ([Text("a"), {"b": 1}, "c", Image(data=b"12", media_type="image/png")], 'a\n{"b":1}\nc\n[image/png, 2 bytes]'),
+        (
+            [Text("a"), {"b": 1}, "c", Image(data=b"12", media_type="image/png")],
+            'a\n{"b":1}\nc\n[image/png, 2 bytes]',
+        ),
     ],
 )
 def test_the_text_of_a_result(content: Any, text: str):

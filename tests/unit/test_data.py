@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import enum
 import json
@@ -13,13 +13,19 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from littleghost import DataError, data
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.integers(-(10**400), 10**400) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**400), 10**400)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20)
 OBJECTS = st.dictionaries(TEXT, VALUES)
@@ -33,7 +39,9 @@ def exact(left: Any, right: Any) -> bool:
         return list(left) == list(right) and all(exact(left[key], right[key]) for key in left)
     if isinstance(left, list):
         return len(left) == len(right) and all(map(exact, left, right))
-    return left == right and (not isinstance(left, float) or math.copysign(1, left) == math.copysign(1, right))
+    return left == right and (
+        not isinstance(left, float) or math.copysign(1, left) == math.copysign(1, right)
+    )
 
 
 def nested(depth: int, leaf: Any = None) -> Any:
@@ -108,7 +116,7 @@ REFUSED: list[tuple[Any, str]] = [
     (frozenset(), "a frozenset is not a JSON value"),
     (object(), "a object is not a JSON value"),
     (decimal.Decimal(1), "a Decimal is not a JSON value"),
-    (datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "a datetime is not a JSON value"),
+    (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "a datetime is not a JSON value"),
     (1j, "a complex is not a JSON value"),
     (iter(()), "is not a JSON value"),
     (10**5000, "more digits"),
@@ -214,7 +222,7 @@ def test_the_same_part_twice_is_no_cycle():
 
 @pytest.mark.parametrize("value", [None, [], "x", 1, [("a", 1)], object()])
 def test_an_object_is_a_mapping_and_nothing_else(value: Any):
-    with pytest.raises(DataError, match="^metadata: expected an object with string keys"):
+    with pytest.raises(DataError, match=r"^metadata: expected an object with string keys"):
         data.pack_object(value, "metadata")
 
 
@@ -225,7 +233,9 @@ def test_numbers_and_booleans_are_told_apart_and_the_order_of_keys_is_not():
     assert not data.equal(real, true)
     assert not data.equal(data.pack([0.0]), data.pack([-0.0]))
     assert not data.equal(data.pack([1, 2]), data.pack([2, 1]))
-    assert data.equal(data.pack({"a": [{"b": 1, "c": 2}], "d": 3}), data.pack({"d": 3, "a": [{"c": 2, "b": 1}]}))
+    assert data.equal(
+        data.pack({"a": [{"b": 1, "c": 2}], "d": 3}), data.pack({"d": 3, "a": [{"c": 2, "b": 1}]})
+    )
 
 
 @given(OBJECTS, st.randoms())
@@ -237,7 +247,21 @@ def test_an_object_equals_itself_in_any_order(value: dict[str, Any], random: Any
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[1,]", b"nul", b"NaN", b"[Infinity]", b"'a'", b'"\xff"', b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\ud800x"', b"1 2", b"\0"],
+    [
+        b"",
+        b"{",
+        b"[1,]",
+        b"nul",
+        b"NaN",
+        b"[Infinity]",
+        b"'a'",
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b'"\\ud800"',
+        b'"\\ud800x"',
+        b"1 2",
+        b"\0",
+    ],
 )
 def test_what_is_no_json_is_refused(raw: bytes):
     with pytest.raises(DataError, match="not valid JSON"):
@@ -245,13 +269,16 @@ def test_what_is_no_json_is_refused(raw: bytes):
 
 
 def test_other_spellings_of_the_same_json_are_read():
-    assert data.unpack(b' { "a" : "\\u0000\\ud83d\\ude00\\/" , "b":1E2 } ') == {"a": "\0\U0001f600/", "b": 100.0}
+    assert data.unpack(b' { "a" : "\\u0000\\ud83d\\ude00\\/" , "b":1E2 } ') == {
+        "a": "\0\U0001f600/",
+        "b": 100.0,
+    }
 
 
 @pytest.mark.parametrize("value", [None, 1, b"x", ["a"]])
 def test_text_is_text(value: Any):
-    with pytest.raises(DataError, match="^id: expected text"):
+    with pytest.raises(DataError, match=r"^id: expected text"):
         data.check_text(value, "id")
-    with pytest.raises(DataError, match="^id: has a lone surrogate"):
+    with pytest.raises(DataError, match=r"^id: has a lone surrogate"):
         data.check_text("\ud800", "id")
     assert data.check_text("a\0", "id") == "a\0"

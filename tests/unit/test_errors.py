@@ -43,20 +43,31 @@ def test_the_tree_is_the_one_that_is_drawn():
 
 
 def test_every_class_of_the_module_is_public_and_documented():
-    classes = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == errors.__name__}
+    classes = {
+        name
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and kind.__module__ == errors.__name__
+    }
     assert classes == set(errors.__all__)
     assert list(errors.__all__) == sorted(errors.__all__)
     assert all(kind.__doc__ for kind in CLASSES)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_an_error_keeps_its_class_text_and_fields_when_pickled_and_copied(kind: type[errors.LittleGhostError]):
+def test_an_error_keeps_its_class_text_and_fields_when_pickled_and_copied(
+    kind: type[errors.LittleGhostError],
+):
     error = kind("what happened", place="a.b", expected=1, more=[1, {"x": 2}])
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(other) is kind
         assert str(other) == "what happened"
         assert other.args == error.args == ("what happened",)
-        assert (other.message, other.place, other.expected, other.more) == ("what happened", "a.b", 1, [1, {"x": 2}])
+        assert (other.message, other.place, other.expected, other.more) == (
+            "what happened",
+            "a.b",
+            1,
+            [1, {"x": 2}],
+        )
     assert copy.deepcopy(error).more is not error.more
 
 
@@ -73,14 +84,23 @@ def test_an_error_can_be_made_of_nothing_and_keeps_its_cause_and_notes(kind: typ
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_fields_a_class_declares_have_values_where_none_are_given(kind: type[errors.LittleGhostError]):
-    declared = [name for base in kind.__mro__ for name in base.__dict__.get("__annotations__", {}) if base.__module__ == errors.__name__]
+    declared = [
+        name
+        for base in kind.__mro__
+        for name in inspect.get_annotations(base)
+        if base.__module__ == errors.__name__
+    ]
     for name in declared:
         assert getattr(kind("x"), name) in (None, "", 0.0)
 
 
 def test_the_constructors_of_the_common_errors():
     error = errors.DataError.at("state.plan.items[3].due", "is wrong")
-    assert (str(error), error.path, error.reason) == ("state.plan.items[3].due: is wrong", "state.plan.items[3].due", "is wrong")
+    assert (str(error), error.path, error.reason) == (
+        "state.plan.items[3].due: is wrong",
+        "state.plan.items[3].due",
+        "is wrong",
+    )
     assert str(errors.DataError.at("", "is wrong")) == "value: is wrong"
     missing = errors.DependencyError.missing("openai", "openai")
     assert "pip install 'littleghost[openai]'" in str(missing)

@@ -26,7 +26,9 @@ async def settle() -> None:
 class Holder:
     """A task that holds a key until it is told to let go."""
 
-    def __init__(self, locks: KeyedLocks, key: Any, name: str, log: list[str], timeout: float | None = None) -> None:
+    def __init__(
+        self, locks: KeyedLocks, key: Any, name: str, log: list[str], timeout: float | None = None
+    ) -> None:
         self.name, self.log, self.go = name, log, asyncio.Event()
         self.task = asyncio.create_task(self._run(locks, key, timeout))
 
@@ -71,7 +73,9 @@ async def test_who_comes_when_it_is_handed_over_does_not_jump_the_queue():
 
 async def test_keys_are_independent_and_leave_nothing():
     locks, log = KeyedLocks(), []
-    holders = [Holder(locks, key, str(key), log) for key in (("a", "b:c"), ("a:b", "c"), (None, ""), ("", None))]
+    holders = [
+        Holder(locks, key, str(key), log) for key in (("a", "b:c"), ("a:b", "c"), (None, ""), ("", None))
+    ]
     await settle()
     assert len(log) == len(locks) == 4
     for holder in holders:

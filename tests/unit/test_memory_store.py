@@ -92,7 +92,14 @@ async def test_a_new_id_is_not_searched_for_where_the_revision_is_checked():
 def test_bodies_that_are_damaged_are_no_history():
     good = b'[{"role":"user","content":[{"type":"text","text":"x"}],"metadata":{}}]'
     assert [message.text for message in unpack_bodies([good, b"", b"[]", good], 2)] == ["x", "x"]
-    for bodies, count in (([good], 2), ([good], 0), ([], 1), ([good[:-9]], 1), ([b"[null]"], 1), ([b"[\xff]"], 1)):
+    for bodies, count in (
+        ([good], 2),
+        ([good], 0),
+        ([], 1),
+        ([good[:-9]], 1),
+        ([b"[null]"], 1),
+        ([b"[\xff]"], 1),
+    ):
         with pytest.raises(CorruptSessionError):
             unpack_bodies(bodies, count)
     for raw in (b"[]", b"{", b"", b"null", b'{"a":\xff}'):

@@ -73,7 +73,11 @@ class Recording(SessionStore):
         found = await self._do("load", id, **given)
         if found is None or "revisions" in self.capabilities:
             return found
-        return {"messages": [message.to_dict() for message in found.messages], "state": found.state, "metadata": found.metadata}
+        return {
+            "messages": [message.to_dict() for message in found.messages],
+            "state": found.state,
+            "metadata": found.metadata,
+        }
 
     async def append(self, id: str, **given: Any) -> Any:
         return self._answer(await self._do("append", id, **given))
@@ -99,7 +103,11 @@ class Recording(SessionStore):
 
 PLAIN: list[str] = []
 FULL = ["revisions", "commit_ids", "delete", "fork"]
-STORES = pytest.mark.parametrize("capabilities", [PLAIN, ["revisions"], ["commit_ids"], FULL], ids=["none", "revisions", "commit_ids", "all"])
+STORES = pytest.mark.parametrize(
+    "capabilities",
+    [PLAIN, ["revisions"], ["commit_ids"], FULL],
+    ids=["none", "revisions", "commit_ids", "all"],
+)
 
 
 def lost(error: Exception | None = None) -> Callable[[str], Any]:
@@ -120,7 +128,9 @@ def new(store: SessionStore, **options: Any) -> Session:
 # Keys
 
 
-@pytest.mark.parametrize(("id", "text"), [("s", "s"), (42, "42"), ("", ""), (1.5, "1.5"), (types.SimpleNamespace(), "namespace()")])
+@pytest.mark.parametrize(
+    ("id", "text"), [("s", "s"), (42, "42"), ("", ""), (1.5, "1.5"), (types.SimpleNamespace(), "namespace()")]
+)
 async def test_id_and_actor_become_strings(id: Any, text: str):
     store = Recording()
     session = Session(id=id, actor_id=id, store=store)
@@ -139,7 +149,12 @@ async def test_no_actor_stays_no_actor_and_no_id_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "path"),
-    [({"id": "\ud800"}, "id"), ({"actor_id": "\ud800"}, "actor_id"), ({"metadata": {"x": math.nan}}, "metadata.x"), ({"metadata": [1]}, "metadata")],
+    [
+        ({"id": "\ud800"}, "id"),
+        ({"actor_id": "\ud800"}, "actor_id"),
+        ({"metadata": {"x": math.nan}}, "metadata.x"),
+        ({"metadata": [1]}, "metadata"),
+    ],
 )
 def test_what_could_not_be_a_key_or_metadata_is_refused_at_once(options: Any, path: str):
     with pytest.raises(DataError) as caught:
@@ -209,7 +224,9 @@ async def test_an_empty_session_has_an_empty_history_and_no_fallback():
     session = new(store, metadata={"k": 1})
     assert await session.history([C]) == []
     assert await session.metadata() == {}
-    assert await session.load() == Snapshot(messages=(), revision=(await store.load("s", actor_id="a")).revision)
+    assert await session.load() == Snapshot(
+        messages=(), revision=(await store.load("s", actor_id="a")).revision
+    )
 
 
 @STORES
@@ -229,7 +246,10 @@ async def test_what_was_written_is_read_by_another_session(capabilities: list[st
 async def test_what_is_returned_is_the_callers_own():
     store = MemoryStore()
     result = ToolResult(tool_use_id="1", content={"deep": [1]})
-    messages = [Message.assistant(ToolUse(id="1", name="f", input={"deep": [1]}), {"deep": [1]}), Message.tool(result)]
+    messages = [
+        Message.assistant(ToolUse(id="1", name="f", input={"deep": [1]}), {"deep": [1]}),
+        Message.tool(result),
+    ]
     session = new(store)
     await session.append(messages, state={"deep": [1]}, metadata={"deep": [1]})
 
@@ -328,7 +348,11 @@ async def test_a_write_is_guarded_by_the_revision_that_is_known():
     first = await session.append([A])
     second = await session.append([B])
     await session.replace([C])
-    assert [given["expected_revision"] for _, given in store.calls[1:]] == [None, first.revision, second.revision]
+    assert [given["expected_revision"] for _, given in store.calls[1:]] == [
+        None,
+        first.revision,
+        second.revision,
+    ]
 
 
 async def test_every_commit_has_an_id_of_its_own_or_the_one_given():
@@ -347,12 +371,14 @@ async def test_a_commit_id_that_no_store_would_keep_is_refused():
         await new(Recording()).append([A], commit_id="x")
     store = Recording(FULL)
     for commit_id in ("", "a b", "x" * 65, "é"):
-        with pytest.raises(DataError, match="^commit_id"):
+        with pytest.raises(DataError, match=r"^commit_id"):
             await new(store).append([A], commit_id=commit_id)
     assert "append" not in store.names
 
 
-@pytest.mark.parametrize("given", [A, [A], (A,), iter([A]), [A.to_dict()], [{"role": "user", "content": "a"}]])
+@pytest.mark.parametrize(
+    "given", [A, [A], (A,), iter([A]), [A.to_dict()], [{"role": "user", "content": "a"}]]
+)
 async def test_messages_may_be_one_or_many_or_their_json(given: Any):
     session = new(MemoryStore())
     await session.append(given)
@@ -374,7 +400,9 @@ async def test_messages_may_be_one_or_many_or_their_json(given: Any):
     ],
 )
 @pytest.mark.parametrize("method", ["append", "replace", "checkpoint", "project_conversation"])
-async def test_messages_that_cannot_be_stored_are_refused_and_nothing_is_sent(messages: Any, path: str, method: str):
+async def test_messages_that_cannot_be_stored_are_refused_and_nothing_is_sent(
+    messages: Any, path: str, method: str
+):
     store = Recording(FULL)
     session = new(store)
     with pytest.raises(DataError) as caught:
@@ -385,11 +413,18 @@ async def test_messages_that_cannot_be_stored_are_refused_and_nothing_is_sent(me
 
 @pytest.mark.parametrize("name", ["state", "metadata"])
 @pytest.mark.parametrize("method", ["append", "replace", "checkpoint"])
-async def test_state_and_metadata_that_cannot_be_stored_are_refused_and_nothing_is_sent(name: str, method: str):
+async def test_state_and_metadata_that_cannot_be_stored_are_refused_and_nothing_is_sent(
+    name: str, method: str
+):
     store = Recording(FULL)
     session = new(store)
     await session.append([A], state={"n": 1})
-    for bad, path in (({"plan": {"items": [0, 1, 2, {"due": b""}]}}, ".plan.items[3].due"), ([], ""), (None, ""), ({1: 1}, "")):
+    for bad, path in (
+        ({"plan": {"items": [0, 1, 2, {"due": b""}]}}, ".plan.items[3].due"),
+        ([], ""),
+        (None, ""),
+        ({1: 1}, ""),
+    ):
         with pytest.raises(DataError) as caught:
             await getattr(session, method)([A, B], **{name: bad})
         assert caught.value.path == name + path
@@ -402,7 +437,9 @@ async def test_state_and_metadata_that_cannot_be_stored_are_refused_and_nothing_
 async def test_what_is_private_never_reaches_the_store(method: str):
     store = Recording(FULL)
     thought = Reasoning(text="secret")
-    inner = ToolResult(tool_use_id="1", content=[thought, {"type": "reasoning", "text": "secret"}, Text("ok")])
+    inner = ToolResult(
+        tool_use_id="1", content=[thought, {"type": "reasoning", "text": "secret"}, Text("ok")]
+    )
     messages = [*SECRETS, Message.assistant([thought, ToolUse(id="1", name="f")]), Message.tool([inner])]
     session = new(store)
     await getattr(session, method)(messages)
@@ -425,7 +462,9 @@ async def test_what_another_writer_stored_unsanitised_is_sanitised_when_loaded_a
 # Checkpoints
 
 
-async def checkpointed(capabilities: list[str], stored: list[Message], then: list[Message], **changes: Any) -> tuple[str | None, Any]:
+async def checkpointed(
+    capabilities: list[str], stored: list[Message], then: list[Message], **changes: Any
+) -> tuple[str | None, Any]:
     """Checkpoint `then` over `stored` and return the write it took, checked by reading it with another session."""
     store = Recording(capabilities)
     await new(store).append(stored, state={"n": 1}, metadata={"m": 1})
@@ -456,15 +495,24 @@ async def test_a_checkpoint_of_the_same_writes_nothing(capabilities: list[str]):
 
 
 @STORES
-@pytest.mark.parametrize("changes", [{"state": {"n": 2}}, {"state": {}}, {"metadata": {"m": 2}}, {"state": {"n": 2}, "metadata": {}}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": {"n": 2}}, {"state": {}}, {"metadata": {"m": 2}}, {"state": {"n": 2}, "metadata": {}}],
+)
 async def test_a_checkpoint_of_new_state_alone_appends_nothing_with_it(capabilities: list[str], changes: Any):
     name, given = await checkpointed(capabilities, [A], [A], **changes)
     assert (name, given["messages"], given["expected_count"]) == ("append", [], 1)
-    assert (given["state"], given["metadata"]) == (changes.get("state", {"n": 1}), changes.get("metadata", {"m": 1}))
+    assert (given["state"], given["metadata"]) == (
+        changes.get("state", {"n": 1}),
+        changes.get("metadata", {"m": 1}),
+    )
 
 
 @STORES
-@pytest.mark.parametrize("then", [[], [A], [B, A], [A, C], [C, A, B], [A, Message.user("b")], [A, Message.assistant("b", {"x": 1}), C]])
+@pytest.mark.parametrize(
+    "then",
+    [[], [A], [B, A], [A, C], [C, A, B], [A, Message.user("b")], [A, Message.assistant("b", {"x": 1}), C]],
+)
 async def test_a_checkpoint_of_another_beginning_replaces(capabilities: list[str], then: list[Message]):
     name, given = await checkpointed(capabilities, [A, B], then)
     assert (name, given["messages"]) == ("replace", then)
@@ -489,8 +537,16 @@ async def test_the_order_of_keys_is_no_difference():
     one, other = {"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"d": 2, "c": 1}, "a": 1}
     store = Recording()
     session = new(store)
-    await session.checkpoint([Message.user("x", one), Message.assistant(ToolUse(id="1", name="f", input=one))], state=one, metadata=one)
-    await session.checkpoint([Message.user("x", other), Message.assistant(ToolUse(id="1", name="f", input=other))], state=other, metadata=other)
+    await session.checkpoint(
+        [Message.user("x", one), Message.assistant(ToolUse(id="1", name="f", input=one))],
+        state=one,
+        metadata=one,
+    )
+    await session.checkpoint(
+        [Message.user("x", other), Message.assistant(ToolUse(id="1", name="f", input=other))],
+        state=other,
+        metadata=other,
+    )
     assert store.names == ["load", "append"]
 
 
@@ -520,7 +576,9 @@ async def test_split_results_are_one_message_to_who_reads_and_to_a_checkpoint():
     await session.checkpoint(await session.history())
     assert store.names == []
     await session.checkpoint([*await session.history(), B])
-    assert [(name, given["messages"], given["expected_count"]) for name, given in store.calls] == [("append", [B], 4)]
+    assert [(name, given["messages"], given["expected_count"]) for name, given in store.calls] == [
+        ("append", [B], 4)
+    ]
     assert await new(store).history() == [A, CALLS, BOTH, B]
 
 
@@ -536,9 +594,15 @@ async def test_a_result_is_stored_with_the_metadata_that_was_there():
     store = Recording(FULL)
     session = new(store, metadata={"m": 1})
     await session.append([A], metadata={"m": 2}, state={"n": 1})
-    await session.checkpoint_result(types.SimpleNamespace(messages=[A, B], state={"n": 2}, metadata={"never": "asked"}))
+    await session.checkpoint_result(
+        types.SimpleNamespace(messages=[A, B], state={"n": 2}, metadata={"never": "asked"})
+    )
     other = new(store)
-    assert (await other.history(), await other.state(), await other.metadata()) == ([A, B], {"n": 2}, {"m": 2})
+    assert (await other.history(), await other.state(), await other.metadata()) == (
+        [A, B],
+        {"n": 2},
+        {"m": 2},
+    )
 
 
 # Telemetry parents
@@ -571,10 +635,21 @@ class Answering(SessionStore):
     async def load(self, id: str, *, actor_id: str | None = None) -> Any:
         return self.loaded
 
-    async def append(self, id: str, *, messages: Any, state: Any, metadata: Any, expected_count: int, actor_id: str | None = None) -> Any:
+    async def append(
+        self,
+        id: str,
+        *,
+        messages: Any,
+        state: Any,
+        metadata: Any,
+        expected_count: int,
+        actor_id: str | None = None,
+    ) -> Any:
         return self.written
 
-    async def replace(self, id: str, *, messages: Any, state: Any, metadata: Any, actor_id: str | None = None) -> Any:
+    async def replace(
+        self, id: str, *, messages: Any, state: Any, metadata: Any, actor_id: str | None = None
+    ) -> Any:
         return self.written
 
 
@@ -583,7 +658,11 @@ class Answering(SessionStore):
     [
         ({"messages": []}, [], {}),
         ({"messages": (), "state": None, "metadata": None}, [], {}),
-        ({"messages": [A, B.to_dict(), {"role": "user", "content": "c"}], "state": {"n": 1}, "unknown": 1}, [A, B, C], {"n": 1}),
+        (
+            {"messages": [A, B.to_dict(), {"role": "user", "content": "c"}], "state": {"n": 1}, "unknown": 1},
+            [A, B, C],
+            {"n": 1},
+        ),
         (types.MappingProxyType({"messages": [A], "state": types.MappingProxyType({"n": 1})}), [A], {"n": 1}),
         (Snapshot(messages=[A]), [A], {}),
         (Snapshot(messages=[A.to_dict()]), [A], {}),  # type: ignore[list-item]
@@ -643,7 +722,11 @@ async def test_what_load_may_answer(loaded: Any, messages: list[Message], state:
 async def test_a_malformed_answer_of_load_is_a_protocol_error_and_never_an_empty_history(loaded: Any):
     store = Answering(loaded)
     session = new(store)
-    for read in [*READS, lambda session: session.append([A]), lambda session: session.update(lambda _: ([], {}))]:
+    for read in [
+        *READS,
+        lambda session: session.append([A]),
+        lambda session: session.update(lambda _: ([], {})),
+    ]:
         with pytest.raises(ProtocolError, match=r"^Answering\.load returned"):
             await read(session)
     store.loaded = {"messages": [A]}
@@ -713,7 +796,9 @@ async def test_a_store_that_keeps_revisions_and_does_not_tell_the_new_one_is_ask
 
 @STORES
 @pytest.mark.parametrize("error", [StoreUnavailableError("down"), OSError("down"), ZeroDivisionError()])
-async def test_a_failed_read_reaches_the_caller_and_the_next_one_tries_again(capabilities: list[str], error: Exception):
+async def test_a_failed_read_reaches_the_caller_and_the_next_one_tries_again(
+    capabilities: list[str], error: Exception
+):
     store = Recording(capabilities)
     await new(store).append([A])
     failures = [error]
@@ -727,7 +812,9 @@ async def test_a_failed_read_reaches_the_caller_and_the_next_one_tries_again(cap
 @STORES
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("write", ["append", "replace", "checkpoint"])
-async def test_the_same_write_after_a_lost_answer_is_a_retry_and_no_second_turn(capabilities: list[str], where: str, write: str):
+async def test_the_same_write_after_a_lost_answer_is_a_retry_and_no_second_turn(
+    capabilities: list[str], where: str, write: str
+):
     store = Recording(capabilities)
     session = new(store)
     await session.append([A], state={"n": 1})
@@ -805,7 +892,9 @@ async def test_an_update_after_a_lost_answer_sees_what_took_place(capabilities: 
 
 @STORES
 @pytest.mark.parametrize("where", ["before", "after"])
-async def test_another_writer_after_a_lost_answer_is_a_conflict_until_reloaded(capabilities: list[str], where: str):
+async def test_another_writer_after_a_lost_answer_is_a_conflict_until_reloaded(
+    capabilities: list[str], where: str
+):
     store = Recording(capabilities)
     session = new(store)
     await session.append([A])
@@ -857,7 +946,9 @@ async def test_a_failed_delete_or_projection_leaves_the_session_usable(capabilit
     store = Recording(capabilities)
     session = new(store)
     await session.append([A])
-    store.before = lambda name: (_ for _ in ()).throw(StoreUnavailableError("x")) if name == "delete" else None
+    store.before = lambda name: (
+        (_ for _ in ()).throw(StoreUnavailableError("x")) if name == "delete" else None
+    )
     with pytest.raises(StoreUnavailableError):
         await session.delete()
     assert await session.history() == [A]
@@ -916,7 +1007,9 @@ class Gated(Recording):
 @STORES
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("again", ["same", "other"])
-async def test_after_a_cancelled_write_the_next_one_makes_sure(capabilities: list[str], where: str, again: str):
+async def test_after_a_cancelled_write_the_next_one_makes_sure(
+    capabilities: list[str], where: str, again: str
+):
     store = Gated(capabilities, where)
     session = new(store)
     writing = asyncio.create_task(session.append([A]))
@@ -976,7 +1069,9 @@ async def test_tasks_that_share_a_session_write_one_after_the_other(capabilities
     session = new(store)
     messages = [Message.user(str(number)) for number in range(20)]
     await asyncio.gather(*(session.append([message]) for message in messages))
-    assert sorted(message.text for message in await session.history()) == sorted(message.text for message in messages)
+    assert sorted(message.text for message in await session.history()) == sorted(
+        message.text for message in messages
+    )
     assert await session.history() == await new(store).history()
 
 
@@ -1079,7 +1174,11 @@ async def test_a_deleted_session_is_new_again():
     assert await session.delete() is False
     await session.append([A], metadata={"m": 2})
     assert await session.delete() is True
-    assert (await session.history([C]), await session.metadata(), await session.load()) == ([C], {"m": 1}, None)
+    assert (await session.history([C]), await session.metadata(), await session.load()) == (
+        [C],
+        {"m": 1},
+        None,
+    )
     await session.append([B])
     assert await new(store).history() == [B]
 
@@ -1097,7 +1196,11 @@ async def test_a_fork_is_another_session_with_the_same_beginning():
     await session.append([A, CALLS, TWO, ONE, B], state={"n": 1}, metadata={"m": 1})
     forked = await session.fork(7, at=3)
     assert (forked.id, forked.actor_id, forked.store, forked.operation_id) == ("7", "a", store, TRACE)
-    assert (await forked.history(), await forked.state(), await forked.metadata()) == ([A], {"n": 1}, {"m": 1})
+    assert (await forked.history(), await forked.state(), await forked.metadata()) == (
+        [A],
+        {"n": 1},
+        {"m": 1},
+    )
     assert await (await session.fork("all")).history() == [A, CALLS, BOTH, B]
     await forked.append([C])
     assert len(await session.history()) == 4
@@ -1113,7 +1216,12 @@ async def test_a_projection_takes_out_reasoning_alone_and_does_not_touch_the_tra
     store = Recording()
     session = new(store, metadata={"m": 1})
     await session.append([A])
-    view = [Message.system("s"), Message.user("t", {"transient": True}), Message.assistant([Reasoning(text="r"), "b"]), B]
+    view = [
+        Message.system("s"),
+        Message.user("t", {"transient": True}),
+        Message.assistant([Reasoning(text="r"), "b"]),
+        B,
+    ]
     await session.project_conversation(view)
     await session.project_conversation([B], metadata={"link": "x"})
     sent = [Message.system("s"), Message.user("t", {"transient": True}), Message.assistant("b"), B]
@@ -1155,10 +1263,20 @@ async def test_the_readme_s_smallest_store_works():
             old = rows.get((actor_id, id), {"messages": []})["messages"]
             if len(old) != expected_count:
                 raise ConflictError("changed", expected=expected_count, actual=len(old))
-            rows[actor_id, id] = {"messages": [*old, *(message.to_dict() for message in messages)], "state": state, "metadata": metadata}
+            rows[actor_id, id] = {
+                "messages": [*old, *(message.to_dict() for message in messages)],
+                "state": state,
+                "metadata": metadata,
+            }
 
-        async def replace(self, id: str, *, messages: Any, state: Any, metadata: Any, actor_id: str | None = None) -> Any:
-            rows[actor_id, id] = {"messages": [message.to_dict() for message in messages], "state": state, "metadata": metadata}
+        async def replace(
+            self, id: str, *, messages: Any, state: Any, metadata: Any, actor_id: str | None = None
+        ) -> Any:
+            rows[actor_id, id] = {
+                "messages": [message.to_dict() for message in messages],
+                "state": state,
+                "metadata": metadata,
+            }
 
     store = DictStore()
     session = new(store)

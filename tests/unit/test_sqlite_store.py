@@ -109,7 +109,11 @@ def test_no_statement_walks_a_table():
         db.execute(statement)
     checked = 0
     for name, statement in vars(statements).items():
-        if isinstance(statement, str) and statement.split()[:1] in (["SELECT"], ["UPDATE"], ["DELETE"]) and "sqlite_master" not in statement:
+        if (
+            isinstance(statement, str)
+            and statement.split()[:1] in (["SELECT"], ["UPDATE"], ["DELETE"])
+            and "sqlite_master" not in statement
+        ):
             plan = db.execute(f"EXPLAIN QUERY PLAN {statement}", [1] * statement.count("?")).fetchall()
             assert all(row[3].startswith("SEARCH") for row in plan), (name, plan)
             checked += 1
@@ -135,7 +139,13 @@ async def test_of_commits_in_one_transaction_a_conflict_fails_alone(tmp_path: Pa
             tasks = [asyncio.create_task(write(store, count, str(count))) for count in (1, 1, 2, 5, 3)]
             await asyncio.sleep(0.05)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(answer).__name__ for answer in answers] == ["Commit", "ConflictError", "Commit", "ConflictError", "Commit"]
+        assert [type(answer).__name__ for answer in answers] == [
+            "Commit",
+            "ConflictError",
+            "Commit",
+            "ConflictError",
+            "Commit",
+        ]
         assert seen.count("COMMIT") == 2, "the one that held it up, and one for all five"
         assert await texts(store) == ["x", "1", "2", "3"]
 
@@ -186,7 +196,9 @@ async def test_of_jobs_in_one_transaction_an_unexpected_error_fails_alone(tmp_pa
         assert (await store.load("a")).count == 1
 
 
-async def test_where_committing_fails_nobody_is_told_that_it_worked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_where_committing_fails_nobody_is_told_that_it_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     class Failing:
         def __init__(self, db):
             self.db = db
@@ -317,7 +329,9 @@ async def test_who_waits_for_a_lock_can_give_up_at_once(tmp_path: Path):
         assert await texts(store) == ["x", "z"]
 
 
-async def test_a_lock_that_is_never_released_is_an_error_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_lock_that_is_never_released_is_an_error_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(worker, "BUSY_SECONDS", 0.5)
     async with SQLiteStore(tmp_path / "a.db") as store:
         await write(store, 0, "x")
@@ -391,7 +405,9 @@ async def test_closing_waits_for_what_was_asked_and_is_done_once(tmp_path: Path)
     store = SQLiteStore(tmp_path / "a.db")
     tasks = [asyncio.create_task(write(store, 0, "x", id=f"s{number}")) for number in range(50)]
     await asyncio.sleep(0)
-    await asyncio.gather(store.aclose(), store.aclose(), asyncio.to_thread(lambda: asyncio.run(store.aclose())))
+    await asyncio.gather(
+        store.aclose(), store.aclose(), asyncio.to_thread(lambda: asyncio.run(store.aclose()))
+    )
     assert all(task.done() and task.result() for task in tasks)
     await store.aclose()
     assert not (tmp_path / "a.db-wal").exists(), "the last one to close takes the log in"
@@ -458,12 +474,16 @@ def test_importing_the_library_loads_no_database():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_a_long_session_is_decoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_session_is_decoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     from littleghost.sessions.sqlite import store as module
 
     where = []
     decode = module.unpack_bodies
-    monkeypatch.setattr(module, "unpack_bodies", lambda *args: (where.append(threading.current_thread()), decode(*args))[1])
+    monkeypatch.setattr(
+        module, "unpack_bodies", lambda *args: (where.append(threading.current_thread()), decode(*args))[1]
+    )
     async with SQLiteStore(tmp_path / "a.db", durability="off") as store:
         await write(store, 0, "x", id="short")
         await write(store, 0, "x" * 2_000_000, id="long")

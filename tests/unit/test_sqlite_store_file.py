@@ -39,7 +39,9 @@ async def texts(path, id="a"):
 async def fill(path, turns=60, size=700):
     async with SQLiteStore(path, durability="off") as store:
         for number in range(turns):
-            await write(store, number, f"{number:06d} " + "x" * size, state={"number": number, "text": "s" * 500})
+            await write(
+                store, number, f"{number:06d} " + "x" * size, state={"number": number, "text": "s" * 500}
+            )
 
 
 # Not ours
@@ -127,7 +129,14 @@ async def test_a_truncated_file_is_never_an_empty_history(tmp_path: Path):
     await fill(path)
     whole, expected = path.read_bytes(), await texts(path)
     assert len(whole) > 10 * 4096
-    sizes = [*range(0, len(whole), 4096), *(random.Random(3).randrange(len(whole)) for _ in range(40)), 1, 99, 100, 4095]
+    sizes = [
+        *range(0, len(whole), 4096),
+        *(random.Random(3).randrange(len(whole)) for _ in range(40)),
+        1,
+        99,
+        100,
+        4095,
+    ]
     for size in sizes:
         path.write_bytes(whole[:size])
         with pytest.raises(CorruptSessionError):
@@ -239,7 +248,9 @@ async def test_a_file_deleted_under_us_takes_no_more_writes(tmp_path: Path, how:
                 await store.load("a")
 
 
-async def test_a_file_deleted_during_a_commit_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_file_deleted_during_a_commit_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = tmp_path / "a.db"
     async with SQLiteStore(path) as store:
         await write(store, 0, "x")
@@ -267,9 +278,15 @@ async def test_a_link_to_the_file_has_its_leases(tmp_path: Path):
 
 # What SQLite says, in our words
 
-CODES = {name: value for name, value in vars(sqlite3).items() if name.startswith("SQLITE_") and isinstance(value, int)}
+CODES = {
+    name: value
+    for name, value in vars(sqlite3).items()
+    if name.startswith("SQLITE_") and isinstance(value, int)
+}
 ERRORS = [
-    kind for kind in vars(sqlite3).values() if isinstance(kind, type) and issubclass(kind, (sqlite3.Error, sqlite3.Warning))
+    kind
+    for kind in vars(sqlite3).values()
+    if isinstance(kind, type) and issubclass(kind, (sqlite3.Error, sqlite3.Warning))
 ]
 
 
@@ -295,7 +312,9 @@ def test_every_exception_of_sqlite3_is_mapped(kind: type[Exception]):
 @pytest.mark.parametrize(
     ("codes", "kind"),
     [
-        ("BUSY BUSY_RECOVERY BUSY_SNAPSHOT LOCKED READONLY READONLY_DBMOVED IOERR IOERR_FSYNC IOERR_WRITE FULL CANTOPEN PERM NOMEM PROTOCOL INTERRUPT", StoreUnavailableError),
+        ("BUSY BUSY_RECOVERY BUSY_SNAPSHOT LOCKED PROTOCOL", StoreUnavailableError),
+        ("READONLY READONLY_DBMOVED FULL CANTOPEN PERM NOMEM INTERRUPT", StoreUnavailableError),
+        ("IOERR IOERR_FSYNC IOERR_WRITE", StoreUnavailableError),
         ("CORRUPT CORRUPT_INDEX NOTADB FORMAT SCHEMA ERROR MISMATCH", CorruptSessionError),
         ("TOOBIG", DataError),
         ("MISUSE CONSTRAINT CONSTRAINT_UNIQUE INTERNAL RANGE", StoreError),
@@ -334,7 +353,9 @@ async def test_a_medium_that_cannot_be_written(tmp_path: Path, how: str):
 
     folder = tmp_path / "mount"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], check=False, capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         async with SQLiteStore(folder / "a.db") as store:
@@ -346,11 +367,14 @@ async def test_a_medium_that_cannot_be_written(tmp_path: Path, how: str):
                     await write(store, 1, "y")
         else:
             async with SQLiteStore(folder / "a.db") as store:
-                count = 1
-                with pytest.raises(StoreUnavailableError, match="disk is full|failed"):
-                    for count in range(1, 1000):  # noqa: B007
-                        await write(store, count, "y" * 5_000)
-                assert (await store.load("a")).count == count
+                count, error = 1, None
+                while error is None:
+                    try:
+                        count = (await write(store, count, "y" * 5_000)).count
+                    except StoreUnavailableError as unavailable:
+                        error = unavailable
+                assert "full" in str(error)
+                assert (await store.load("a")).count == count > 5
             assert len(await texts(folder / "a.db")) == count
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
@@ -359,21 +383,21 @@ async def test_a_medium_that_cannot_be_written(tmp_path: Path, how: str):
 # The format, for ever
 
 GOLDEN = (
-    'c-rmTPe>F|7y$71#>sKab-ajyTCWkrVlDe;xgAPv5OH18R>)MA+1;l*xI44XyhUYM(2Sr?(Ix1Tr$Rb)=olR&y5u3c'
-    'bqRu?QyE<(I`n4T^-'
-    'pbU5fQ=ngW0!lzBg~*``%pM&hDkbpus4au<Vr1$O%+~1Oc5V1R*5wLquD?ujBlIf;|Zb6(^u0G3-'
-    ';;QJHTq@_kmG^8x?>000000RFWFS|-'
-    ')i*W<;5OphjM%u1yU=Hv^pdr0dHYb4y+71T)nBx$K6dA2oU#7S=`to3L^<l<0of9KE$>C;C1n@wU?#$=mKLIYtE8V&'
-    '}x$K6gNyqmCgIlOf~ZcI{#k*?rC*S5w98k=%5sS^D~t@xaG)n?2K9a<d3Qe9&szMk>s=}^ZpEYm5J!j731&TgCP6rC'
-    '$QQJ%9j^(IkdRQc%@iO{qaOO%+8nMp;dU7~?)S*7#4Oa5)DGa8TZeK5~Jut<wcI=)MbUsx80@jiC0%T_Q&na)2$|5<'
-    '!E)H^t=krpq-exA%j8*6%0D6i{o#K<t?bk><p@;!Y-'
-    '&oIlYM+%D=IaYXA#_#tE_onx`n{?$WQXcUa00000000000Q@Dbf)6Q*h_Nh5VognJR2p5a6@+u^8{tAJzQ&)jxooZ<'
-    '`%rytIhHYRPMQN5huW>Db+odKo3zOr4_7~mKU^E>lOAVPhtaeeIG)R@%wS2X22`fzD!u*xd!)Qq)?h6F000000001h'
-    '|C=N#3T}-'
-    'GidbJOZ~M}~eg0owZ6oE5a<lqt^@r*gyaE6K00000008{4@Y4MJyikE;gv5mg^Xb0mXjZi??}4<tFID|&%rY4@nHt~'
-    '`HkbAuRnu9<BVG|uO**6I#{FvH=kjVGo6C(ixIJSD$#s6YYQnG`_C+LTrlV(H-'
-    '5win9%+AYxZ)OXAxiGw*5xW;L2|2Q6$mT-JquTaSX;x~%YOU9o5|^cXX}$4ZxMQT_rTKD@N~y99HyJ>SH_qyz8|7$s'
-    ')1w2Pn<l}e)>#D+m3g9^xj|u$<2#g6>}>%pQJ#Oy#LAXCn>SAoJ?9|EYrr3wR`uk70KB*k{Wwr'
+    "c-rmTPe>F|7y$71#>sKab-ajyTCWkrVlDe;xgAPv5OH18R>)MA+1;l*xI44XyhUYM(2Sr?(Ix1Tr$Rb)=olR&y5u3c"
+    "bqRu?QyE<(I`n4T^-"
+    "pbU5fQ=ngW0!lzBg~*``%pM&hDkbpus4au<Vr1$O%+~1Oc5V1R*5wLquD?ujBlIf;|Zb6(^u0G3-"
+    ";;QJHTq@_kmG^8x?>000000RFWFS|-"
+    ")i*W<;5OphjM%u1yU=Hv^pdr0dHYb4y+71T)nBx$K6dA2oU#7S=`to3L^<l<0of9KE$>C;C1n@wU?#$=mKLIYtE8V&"
+    "}x$K6gNyqmCgIlOf~ZcI{#k*?rC*S5w98k=%5sS^D~t@xaG)n?2K9a<d3Qe9&szMk>s=}^ZpEYm5J!j731&TgCP6rC"
+    "$QQJ%9j^(IkdRQc%@iO{qaOO%+8nMp;dU7~?)S*7#4Oa5)DGa8TZeK5~Jut<wcI=)MbUsx80@jiC0%T_Q&na)2$|5<"
+    "!E)H^t=krpq-exA%j8*6%0D6i{o#K<t?bk><p@;!Y-"
+    "&oIlYM+%D=IaYXA#_#tE_onx`n{?$WQXcUa00000000000Q@Dbf)6Q*h_Nh5VognJR2p5a6@+u^8{tAJzQ&)jxooZ<"
+    "`%rytIhHYRPMQN5huW>Db+odKo3zOr4_7~mKU^E>lOAVPhtaeeIG)R@%wS2X22`fzD!u*xd!)Qq)?h6F000000001h"
+    "|C=N#3T}-"
+    "GidbJOZ~M}~eg0owZ6oE5a<lqt^@r*gyaE6K00000008{4@Y4MJyikE;gv5mg^Xb0mXjZi??}4<tFID|&%rY4@nHt~"
+    "`HkbAuRnu9<BVG|uO**6I#{FvH=kjVGo6C(ixIJSD$#s6YYQnG`_C+LTrlV(H-"
+    "5win9%+AYxZ)OXAxiGw*5xW;L2|2Q6$mT-JquTaSX;x~%YOU9o5|^cXX}$4ZxMQT_rTKD@N~y99HyJ>SH_qyz8|7$s"
+    ")1w2Pn<l}e)>#D+m3g9^xj|u$<2#g6>}>%pQJ#Oy#LAXCn>SAoJ?9|EYrr3wR`uk70KB*k{Wwr"
 )
 
 
@@ -401,17 +425,43 @@ def golden(path: Path) -> bytes:
     import unittest.mock
 
     async def fill_it():
-        with unittest.mock.patch("secrets.randbits", side_effect=[0x0123456789ABCDEF, 123456789]), unittest.mock.patch("time.time", return_value=1.5):
+        with (
+            unittest.mock.patch("secrets.randbits", side_effect=[0x0123456789ABCDEF, 123456789]),
+            unittest.mock.patch("time.time", return_value=1.5),
+        ):
             async with SQLiteStore(path) as store:
                 write = store.append
-                await write("a\0é", actor_id="user-7", messages=[Message.user("héllo \0 🦄")], state={"step": 1}, metadata={}, expected_count=0)
-                await write("a\0é", actor_id="user-7", messages=[], state={"step": 2}, metadata={}, expected_count=1)
+                await write(
+                    "a\0é",
+                    actor_id="user-7",
+                    messages=[Message.user("héllo \0 🦄")],
+                    state={"step": 1},
+                    metadata={},
+                    expected_count=0,
+                )
+                await write(
+                    "a\0é", actor_id="user-7", messages=[], state={"step": 2}, metadata={}, expected_count=1
+                )
                 await write(
                     "a\0é", actor_id="user-7", messages=[Message.assistant("hi", {"n": 12345678901234567890123})],
                     state={"step": 2}, metadata={}, expected_count=1, commit_id="c",
                 )  # fmt: skip
-                await write("a\0é", actor_id="user-7", messages=[], state={"step": 2}, metadata={"title": "t"}, expected_count=2)
-                await write("b", messages=[Message.user("old")], state={}, metadata={}, expected_count=0, commit_id="first")
+                await write(
+                    "a\0é",
+                    actor_id="user-7",
+                    messages=[],
+                    state={"step": 2},
+                    metadata={"title": "t"},
+                    expected_count=2,
+                )
+                await write(
+                    "b",
+                    messages=[Message.user("old")],
+                    state={},
+                    metadata={},
+                    expected_count=0,
+                    commit_id="first",
+                )
                 await store.replace("b", messages=[Message.user("new")], state={}, metadata={})
 
     asyncio.run(fill_it())

@@ -44,7 +44,9 @@ asyncio.run(main())
 
 
 def holder(path: Path, kind: type, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", HOLDER, path, kind.__name__, *more], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path, kind.__name__, *more], stdout=subprocess.PIPE, text=True
+    )
 
 
 async def held(path: Path, offset: int = 7) -> bool:
@@ -169,5 +171,14 @@ async def test_keys_have_leases_of_their_own(tmp_path: Path):
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as stack:
-            for actor, id in [("a", "b:c"), ("a:b", "c"), (None, "a"), ("", "a"), ("-", "a"), (":", "a"), ("a", "b\0c"), ("a\0b", "c")]:
+            for actor, id in [
+                ("a", "b:c"),
+                ("a:b", "c"),
+                (None, "a"),
+                ("", "a"),
+                ("-", "a"),
+                (":", "a"),
+                ("a", "b\0c"),
+                ("a\0b", "c"),
+            ]:
                 await stack.enter_async_context(store.lease(id, actor_id=actor, timeout=0))

@@ -25,7 +25,9 @@ counts = st.sampled_from(["right", "right", "right", "wrong", "zero"])
 
 steps = st.one_of(
     st.tuples(st.just("append"), ids, actors, texts, counts, revisions, commit_ids, st.integers(0, 2)),
-    st.tuples(st.just("replace"), ids, actors, texts, st.just("right"), revisions, commit_ids, st.integers(0, 2)),
+    st.tuples(
+        st.just("replace"), ids, actors, texts, st.just("right"), revisions, commit_ids, st.integers(0, 2)
+    ),
     st.tuples(st.just("delete"), ids, actors),
     st.tuples(st.just("fork"), ids, ids, actors, st.one_of(st.none(), st.integers(-1, 9))),
     st.tuples(st.just("tail"), ids, actors, st.integers(0, 5), st.one_of(st.none(), st.integers(-1, 12))),
@@ -58,10 +60,17 @@ class Twin:
             return None
         return snapshot.messages, snapshot.state, snapshot.count, self.name((id, actor), snapshot.revision)
 
-    async def _write(self, method: Any, id, actor, new, count, revision, commit_id, state, **options: Any) -> Any:
+    async def _write(
+        self, method: Any, id, actor, new, count, revision, commit_id, state, **options: Any
+    ) -> Any:
         key = (id, actor)
         told = self.told.get(key, [])
-        chosen = {"any": ANY, "none": None, "known": told[-1] if told else "x", "older": told[0] if told else "x"}
+        chosen = {
+            "any": ANY,
+            "none": None,
+            "known": told[-1] if told else "x",
+            "older": told[0] if told else "x",
+        }
         commit = await method(
             id,
             messages=[Message.user(text) for text in new],

@@ -29,12 +29,15 @@ from littleghost import (
     SessionNotFoundError,
     StoreUnavailableError,
     ToolUse,
-    runtime as async_runtime,
     sync,
     tool,
 )
+from littleghost import (
+    runtime as async_runtime,
+)
 from littleghost.portal import Portal, portal
-from littleghost.sessions import contract, session as async_session
+from littleghost.sessions import contract
+from littleghost.sessions import session as async_session
 from littleghost.testing import FunctionModel, ScriptedModel
 
 A, B, C = Message.user("a"), Message.assistant("b"), Message.user("c")
@@ -75,7 +78,16 @@ def test_a_call_returns_the_answer_or_raises_the_error_with_its_cause():
     assert "fail" in [entry.name for entry in caught.traceback]
 
 
-@pytest.mark.parametrize("error", [TimeoutError("mine"), asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt(), StopAsyncIteration()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError("mine"),
+        asyncio.CancelledError(),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        StopAsyncIteration(),
+    ],
+)
 def test_any_exception_of_the_coroutine_ends_the_call_and_not_the_portal(error: BaseException):
     own = Portal()
 
@@ -87,7 +99,9 @@ def test_any_exception_of_the_coroutine_ends_the_call_and_not_the_portal(error: 
         await asyncio.create_task(fail())
 
     for work in (fail, fail_in_a_task):
-        with pytest.raises(concurrent.futures.CancelledError if isinstance(error, asyncio.CancelledError) else type(error)):
+        with pytest.raises(
+            concurrent.futures.CancelledError if isinstance(error, asyncio.CancelledError) else type(error)
+        ):
             own.call(work)
         assert own.call(answer, 1) == 1
 
@@ -173,18 +187,23 @@ def test_the_first_calls_from_many_threads_start_one_loop():
         (sync.Runtime, async_runtime.Runtime, {"aclose": "close"}),
     ],
 )
-def test_a_face_has_every_public_method_with_the_same_parameters(face: Any, real: Any, renamed: dict[str, str]):
-    skipped = {"operation_context", "session_store", "project_conversation"} if real is not async_session.Session else set()
+def test_a_face_has_every_public_method_with_the_same_parameters(
+    face: Any, real: Any, renamed: dict[str, str]
+):
     for name, method in vars(real).items():
-        if name.startswith("_") or not callable(method) or name in skipped:
+        if name.startswith("_") or not callable(method) or name == "operation_context":
             continue
         mine = getattr(face, renamed.get(name, name), None)
         assert mine is not None, f"{face.__name__} has no {name}"
         theirs, ours = inspect.signature(method).parameters, inspect.signature(mine).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
             assert list(ours) == list(theirs), name
-            assert [parameter.kind for parameter in ours.values()] == [parameter.kind for parameter in theirs.values()], name
-            assert [parameter.default for parameter in ours.values()] == [parameter.default for parameter in theirs.values()], name
+            assert [parameter.kind for parameter in ours.values()] == [
+                parameter.kind for parameter in theirs.values()
+            ], name
+            assert [parameter.default for parameter in ours.values()] == [
+                parameter.default for parameter in theirs.values()
+            ], name
 
 
 # Sessions and stores
@@ -194,14 +213,21 @@ def test_a_session_does_all_that_the_other_does(store: sync.Store):
     session = sync.Session(id=7, store=store, actor_id="a", metadata={"m": 1})
     assert (session.id, session.actor_id) == ("7", "a")
     assert repr(session).startswith("sync.Session(id='7'")
-    assert (session.load(), session.history([C]), session.state(), session.metadata()) == (None, [C], {}, {"m": 1})
+    assert (session.load(), session.history([C]), session.state(), session.metadata()) == (
+        None,
+        [C],
+        {},
+        {"m": 1},
+    )
     assert session.append([A], state={"n": 1}).count == 1
     assert session.checkpoint([A, B], metadata={"m": 2}).count == 2
     assert session.journal() == session.history() == [A, B]
     session.update(lambda snapshot: ([C], {"n": snapshot.state["n"] + 1}))
     assert session.state() == {"n": 2}
     session.project_conversation([A])
-    fork = session.fork("8", at=1) if "fork" in store.capabilities or "revisions" in store.capabilities else None
+    fork = (
+        session.fork("8", at=1) if "fork" in store.capabilities or "revisions" in store.capabilities else None
+    )
     assert fork is not None
     assert fork.history() == [A]
     other = sync.Session(id="7", store=store.store, actor_id="a")
@@ -219,7 +245,9 @@ def test_a_store_does_all_that_the_other_does(store: sync.Store):
     given = {"messages": [A, B], "state": {"n": 1}, "metadata": {}, "actor_id": "a"}
     assert store.load("s", actor_id="a") is None
     commit = store.append("s", expected_count=0, **given)
-    assert store.load("s", actor_id="a") == contract.Snapshot(messages=[A, B], state={"n": 1}, revision=commit.revision)
+    assert store.load("s", actor_id="a") == contract.Snapshot(
+        messages=[A, B], state={"n": 1}, revision=commit.revision
+    )
     assert store.replace("s", **given).count == 2
     assert [info.id for info in store.sessions(actor_id="a").items] == ["s"]
     assert store.tail("s", limit=1, actor_id="a").items == (B,)
@@ -286,7 +314,12 @@ def add(a: int, b: int, context: RunContext) -> int:
 
 
 def scripted() -> Agent:
-    return Agent(ScriptedModel([Message.assistant(["adding", ToolUse(id="1", name="add", input={"a": 1, "b": 2})]), "three"]), tools=[add])
+    return Agent(
+        ScriptedModel(
+            [Message.assistant(["adding", ToolUse(id="1", name="add", input={"a": 1, "b": 2})]), "three"]
+        ),
+        tools=[add],
+    )
 
 
 def test_a_run_and_its_stream_give_the_same(store: sync.Store):
@@ -339,8 +372,21 @@ def test_errors_of_a_run_are_raised_as_they_are():
 
 def child(code: str, *args: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(littleghost.__file__).parents[1])}
-    command = [sys.executable, "-X", "dev", "-W", "error", "-W", "ignore::DeprecationWarning:__main__", "-c", textwrap.dedent(code), *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    command = [
+        sys.executable,
+        "-X",
+        "dev",
+        "-W",
+        "error",
+        "-W",
+        "ignore::DeprecationWarning:__main__",
+        "-c",
+        textwrap.dedent(code),
+        *args,
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a child cannot be sent SIGINT alone")

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from littleghost import Image, Message, Reasoning, Text, ToolResult, ToolUse, transcript
 from littleghost.message import pack_messages
@@ -39,7 +40,9 @@ IDS = st.sampled_from("123")
 RESULTS = st.builds(result, IDS, st.sampled_from("xyz"))
 BLOCKS = st.builds(Text, st.sampled_from(["a", "b"])) | st.builds(use, IDS) | RESULTS
 NOTES = st.just({}) | st.just({"m": 1}) | st.just({"littleghost": {"partial": "length"}})
-ANY_MESSAGE = st.builds(Message, st.sampled_from(["user", "developer", "assistant", "tool"]), st.lists(BLOCKS, max_size=4), NOTES)
+ANY_MESSAGE = st.builds(
+    Message, st.sampled_from(["user", "developer", "assistant", "tool"]), st.lists(BLOCKS, max_size=4), NOTES
+)
 ANYTHING = st.lists(ANY_MESSAGE, max_size=10)
 
 
@@ -57,7 +60,11 @@ def journals(draw: st.DrawFn) -> list[Message]:
 
 
 def blocks(messages: Sequence[Message]) -> Counter[bytes]:
-    return Counter(message.role.encode() + msgspec.json.encode(block) for message in messages for block in message.content)
+    return Counter(
+        message.role.encode() + msgspec.json.encode(block)
+        for message in messages
+        for block in message.content
+    )
 
 
 def bare(messages: Sequence[Message]) -> Counter[bytes]:
@@ -73,7 +80,10 @@ def test_a_message_marked_transient_goes(role: Any, transient: Any):
     assert transcript.sanitise([Message(role, "x", {"transient": transient}), USER]) == [USER]
 
 
-@pytest.mark.parametrize("metadata", [{}, {"transient": None}, {"transient": False}, {"Transient": True}, {"a": {"transient": True}}])
+@pytest.mark.parametrize(
+    "metadata",
+    [{}, {"transient": None}, {"transient": False}, {"Transient": True}, {"a": {"transient": True}}],
+)
 def test_a_message_not_marked_stays_as_it_is(metadata: Any):
     message = Message("user", "x", metadata)
     assert transcript.sanitise([message])[0] is message
@@ -81,7 +91,12 @@ def test_a_message_not_marked_stays_as_it_is(metadata: Any):
 
 def test_of_the_roles_only_system_goes():
     messages = [Message(role, "x") for role in ("system", "developer", "user", "assistant", "tool")]
-    assert [message.role for message in transcript.sanitise(messages)] == ["developer", "user", "assistant", "tool"]
+    assert [message.role for message in transcript.sanitise(messages)] == [
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 def test_a_message_emptied_by_sanitising_goes_and_one_empty_from_the_start_stays():
@@ -112,7 +127,10 @@ def test_sanitising_twice_is_sanitising_once(messages: list[Message]):
         ([calls("1", "2"), answers("2", "1")], [calls("1", "2"), answers("1", "2")]),
         ([calls("1", "2", "3"), answers("3"), answers("1")], [calls("1", "2", "3"), answers("1", "3")]),
         # what came between is after the results
-        ([calls("1", "2"), answers("2"), USER, answers("1"), END], [calls("1", "2"), answers("1", "2"), USER, END]),
+        (
+            [calls("1", "2"), answers("2"), USER, answers("1"), END],
+            [calls("1", "2"), answers("1", "2"), USER, END],
+        ),
         # ids repeat from turn to turn: each result belongs to the nearest assistant message before it
         (
             [calls("1"), answers("1"), calls("1", "2"), answers("2"), answers("1")],
@@ -125,11 +143,18 @@ def test_sanitising_twice_is_sanitising_once(messages: list[Message]):
         ([calls("1"), answers("1"), answers("1")], [calls("1"), answers("1"), answers("1")]),
         # what stands beside a result stays with it
         (
-            [calls("1", "2"), Message("tool", [result("2"), PICTURE]), Message("tool", [result("1"), "note"])],
+            [
+                calls("1", "2"),
+                Message("tool", [result("2"), PICTURE]),
+                Message("tool", [result("1"), "note"]),
+            ],
             [calls("1", "2"), Message("tool", [result("1"), result("2"), PICTURE, "note"])],
         ),
         # results that a user's message carries are taken out of it
-        ([calls("1"), Message.user([result("1"), "and?"])], [calls("1"), Message.tool([result("1")]), Message.user("and?")]),
+        (
+            [calls("1"), Message.user([result("1"), "and?"])],
+            [calls("1"), Message.tool([result("1")]), Message.user("and?")],
+        ),
         ([calls("1"), Message.user([result("1")])], [calls("1"), Message.tool([result("1")])]),
     ],
 )
@@ -169,7 +194,9 @@ def test_the_results_of_a_journal_follow_their_calls_in_call_order(journal: list
 
 
 @given(journals(), st.integers(0, 30))
-def test_the_normal_form_of_a_beginning_is_a_beginning_up_to_the_open_turn(journal: list[Message], count: int):
+def test_the_normal_form_of_a_beginning_is_a_beginning_up_to_the_open_turn(
+    journal: list[Message], count: int
+):
     """So a checkpoint of a journal that goes on can be an append."""
     part = transcript.normalise(journal[: transcript.cut(journal, count)])
     whole = transcript.normalise(journal)
@@ -202,7 +229,10 @@ def test_the_calls_that_are_unsettled(messages: list[Message], index: int | None
 
 @given(journals())
 def test_settling_what_is_unsettled_closes_the_turn(journal: list[Message]):
-    settled = [*journal, *(Message("tool", transcript.interrupted(call)) for call in transcript.unsettled(journal))]
+    settled = [
+        *journal,
+        *(Message("tool", transcript.interrupted(call)) for call in transcript.unsettled(journal)),
+    ]
     assert transcript.open_turn(settled) is None
     assert transcript.unsettled(settled) == ()
 
@@ -219,7 +249,9 @@ def assert_acceptable(view: list[Message]) -> None:
             assert not message.tool_results
             if message.tool_uses:
                 assert following.role == "tool"
-                assert [item.tool_use_id for item in following.tool_results] == [call.id for call in message.tool_uses]
+                assert [item.tool_use_id for item in following.tool_results] == [
+                    call.id for call in message.tool_uses
+                ]
         elif message.role == "tool":
             assert index
             assert view[index - 1].tool_uses
@@ -234,7 +266,13 @@ def test_every_transcript_has_a_view_that_a_provider_accepts(messages: list[Mess
     view = transcript.for_model(messages)
     assert_acceptable(view)
     assert transcript.for_model(view) == view
-    visible = [block for message in messages if message.role != "tool" for block in message.content if type(block) is Text]
+    visible = [
+        block
+        for message in messages
+        if message.role != "tool"
+        for block in message.content
+        if type(block) is Text
+    ]
     shown = Counter(block for message in view for block in message.content if type(block) is Text)
     if not any(transcript.is_partial(message) for message in messages):
         assert not Counter(visible) - shown
@@ -245,7 +283,9 @@ def test_a_settled_journal_is_shown_whole(journal: list[Message]):
     settled: list[Message] = []
     for message in journal:
         if message.role != "tool" and settled:
-            settled += [Message("tool", transcript.interrupted(call)) for call in transcript.unsettled(settled)]
+            settled += [
+                Message("tool", transcript.interrupted(call)) for call in transcript.unsettled(settled)
+            ]
         settled.append(message)
     settled += [Message("tool", transcript.interrupted(call)) for call in transcript.unsettled(settled)]
     assert transcript.for_model(settled) == transcript.normalise(settled)
@@ -263,14 +303,23 @@ PARTIAL_CALL = transcript.mark(calls("1"), partial="length")
     ("messages", "view"),
     [
         ([USER, calls("1")], [USER, calls("1"), Message("tool", unknown("1"))]),
-        ([calls("1", "2"), answers("2")], [calls("1", "2"), Message("tool", [*unknown("1"), result("2", "r2")])]),
+        (
+            [calls("1", "2"), answers("2")],
+            [calls("1", "2"), Message("tool", [*unknown("1"), result("2", "r2")])],
+        ),
         ([calls("1"), USER, END], [calls("1"), Message("tool", unknown("1")), USER, END]),
         ([answers("1"), USER], [USER]),
         ([calls("1"), answers("9"), answers("1")], [calls("1"), answers("1")]),
         ([calls("1"), answers("9")], [calls("1"), Message("tool", unknown("1"))]),
         ([calls("1"), answers("1", "1")], [calls("1"), answers("1")]),
-        ([calls("1"), Message.tool("only a note")], [calls("1"), Message("tool", [*unknown("1"), "only a note"])]),
-        ([calls("1"), Message("tool", [result("1"), PICTURE])], [calls("1"), Message("tool", [result("1"), PICTURE])]),
+        (
+            [calls("1"), Message.tool("only a note")],
+            [calls("1"), Message("tool", [*unknown("1"), "only a note"])],
+        ),
+        (
+            [calls("1"), Message("tool", [result("1"), PICTURE])],
+            [calls("1"), Message("tool", [result("1"), PICTURE])],
+        ),
         ([USER, Message.assistant([]), Message.user([]), Message.developer([])], [USER]),
         ([Message.user([use("1"), "x"])], [Message.user("x")]),
         ([Message.assistant([result("1"), "x"])], [Message.assistant("x")]),
@@ -309,7 +358,9 @@ def test_a_cut_is_the_largest_that_parts_nothing(journal: list[Message], at: int
         later = next((index for index, message in enumerate(rest) if message.role == "assistant"), len(rest))
         mine = {call.id for call in journal[turn].tool_uses} if turn < count else set()
         before = {item.tool_use_id for message in journal[turn:count] for item in message.tool_results}
-        return any(item.tool_use_id in mine - before for message in rest[:later] for item in message.tool_results)
+        return any(
+            item.tool_use_id in mine - before for message in rest[:later] for item in message.tool_results
+        )
 
     kept = transcript.cut(journal, at)
     assert kept == max(count for count in range(min(max(at, 0), len(journal)) + 1) if not parts(count))
@@ -362,7 +413,14 @@ def test_every_call_gets_an_id_of_its_own(given_ids: list[str], ids: list[str]):
 
 @pytest.mark.parametrize(
     ("name", "mended"),
-    [("", "unnamed"), ("get weather!", "get_weather_"), ("a.b/c", "a_b_c"), ("é\0\ud800", "_"), ("n" * 99, "n" * 64), ("ok-1_B", "ok-1_B")],
+    [
+        ("", "unnamed"),
+        ("get weather!", "get_weather_"),
+        ("a.b/c", "a_b_c"),
+        ("é\0\ud800", "_"),
+        ("n" * 99, "n" * 64),
+        ("ok-1_B", "ok-1_B"),
+    ],
 )
 def test_a_name_that_no_provider_takes_is_mended(name: str, mended: str):
     assert admitted(use("1", name)).tool_uses[0].name == mended
@@ -373,9 +431,13 @@ def test_text_with_lone_surrogates_is_repaired_and_pairs_are_joined():
     assert message.content == (Text("a\ufffdb"), Text("\U0001f600"), Reasoning(text="\ufffd"))
 
 
-@pytest.mark.parametrize("bad", [{"x": "\ud800"}, {"x": float("nan")}, {1: 2}, {"x": b""}, [1], "text", None, 5])
+@pytest.mark.parametrize(
+    "bad", [{"x": "\ud800"}, {"x": float("nan")}, {1: 2}, {"x": b""}, [1], "text", None, 5]
+)
 def test_arguments_that_are_no_json_object_are_noted_and_emptied(bad: Any):
-    message = transcript.admit(Message("assistant", [msgspec.structs.replace(use("1"), input=bad), use("2", ok=True)]))
+    message = transcript.admit(
+        Message("assistant", [msgspec.structs.replace(use("1"), input=bad), use("2", ok=True)])
+    )
     assert [call.input for call in message.tool_uses] == [{}, {"ok": True}]
     assert list(transcript.note(message, "malformed")) == ["1"]
     pack_messages([message])
@@ -387,9 +449,22 @@ def test_what_the_model_module_found_malformed_is_noted_by_id():
     assert transcript.note(message, "malformed") == {"a_2": "cut at \ufffd"}
 
 
-@given(st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3), st.dictionaries(st.text(max_size=2), st.floats() | st.text()), st.booleans()), max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=3),
+            st.text(max_size=3),
+            st.dictionaries(st.text(max_size=2), st.floats() | st.text()),
+            st.booleans(),
+        ),
+        max_size=4,
+    )
+)
 def test_whatever_a_model_answers_can_be_stored_and_shown(parts: list[tuple[str, str, dict[str, Any], bool]]):
-    answer = Message("assistant", [Text(id) if plain else ToolUse(id=id, name=name, input=input) for id, name, input, plain in parts])
+    answer = Message(
+        "assistant",
+        [Text(id) if plain else ToolUse(id=id, name=name, input=input) for id, name, input, plain in parts],
+    )
     message = transcript.admit(answer)
     pack_messages([message])
     assert len(message.content) == len(parts)

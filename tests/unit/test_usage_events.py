@@ -30,9 +30,13 @@ SAMPLES = [
 
 
 def test_usage_adds_up_field_by_field():
-    one = Usage(input_tokens=1, output_tokens=2, cache_read_tokens=4, cache_write_tokens=8, reasoning_tokens=16)
+    one = Usage(
+        input_tokens=1, output_tokens=2, cache_read_tokens=4, cache_write_tokens=8, reasoning_tokens=16
+    )
     assert one.total_tokens == 31
-    assert one + one == Usage(input_tokens=2, output_tokens=4, cache_read_tokens=8, cache_write_tokens=16, reasoning_tokens=32)
+    assert one + one == Usage(
+        input_tokens=2, output_tokens=4, cache_read_tokens=8, cache_write_tokens=16, reasoning_tokens=32
+    )
     assert sum([one, one, one], Usage()).total_tokens == 93
     assert Usage().total_tokens == 0
 

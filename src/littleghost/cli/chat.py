@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
+import shlex
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from littleghost import (
     HostSandbox,
     LittleGhostError,
     LocalModel,
+    MemoryStore,
     Message,
     Model,
     ReasoningDelta,
@@ -197,7 +199,7 @@ class _Chat:
                         break
                 else:
                     self._say(line)
-            if self.said:
+            if self.said and not self._in_memory:
                 self.terminal.remark(f"To go on: {self._how_to_come_back()}")
             return 0
         for line in sys.stdin:
@@ -207,12 +209,7 @@ class _Chat:
 
     def _prompted(self) -> Iterator[str]:
         """Yield what the user writes, until Ctrl-D, or Ctrl-C twice."""
-        try:
-            importlib.import_module(
-                "readline"
-            )  # gives input() its editing and its history, where there is one
-        except ImportError:
-            pass
+        readline = _readline()
         leaving = False
         while True:
             try:
@@ -222,6 +219,9 @@ class _Chat:
                 return
             except KeyboardInterrupt:
                 self.terminal.out.print()
+                if readline is not None and readline.get_line_buffer():
+                    leaving = False  # it was for the line, which is gone now
+                    continue
                 if leaving:
                     return
                 leaving = True
@@ -335,13 +335,13 @@ class _Chat:
 
     # Around it
 
+    @property
+    def _in_memory(self) -> bool:
+        return isinstance(self.store, MemoryStore)
+
     def _introduce(self) -> None:
         where = self.options.store or str(default_path())
-        kept = (
-            "only as long as this program runs"
-            if where.lower().startswith("memory:")
-            else f"in {_without_password(where)}"
-        )
+        kept = "only as long as this program runs" if self._in_memory else f"in {_without_password(where)}"
         self.terminal.remark(
             f"Talking to {self.agent.model.name if isinstance(self.agent.model, Model) else self.agent.model}. "
             f"Session {self.session_id}, kept {kept}."
@@ -388,12 +388,14 @@ class _Chat:
             self.terminal.out.print(line.text, style=line.style or None)
 
     def _how_to_come_back(self) -> str:
-        words = ["littleghost chat", f"--session {self.session_id}"]
-        for name in ("actor", "store", "workspace"):
+        words = ["littleghost", "chat", "--session", self.session_id]
+        for name in ("model", "base_url", "actor", "store", "workspace", "sandbox"):
             value = getattr(self.options, name)
             if value is not None:
-                words.append(f"--{name} {_without_password(str(value))}")
-        return " ".join(words)
+                words += [f"--{name.replace('_', '-')}", _without_password(str(value))]
+        if self.options.writable:
+            words.append("--writable")
+        return shlex.join(words)
 
     # Commands
 
@@ -457,6 +459,14 @@ class _Chat:
             return
         for item in sandbox_tools(self.sandbox):
             self.terminal.out.print(f"{item.name:16} {one_line(item.description, 90)}")
+
+
+def _readline() -> Any:
+    """Return the module that gives ``input`` its editing and its history, where there is one."""
+    try:
+        return importlib.import_module("readline")
+    except ImportError:
+        return None
 
 
 def _unanswered(last: Message) -> bool:

@@ -26,7 +26,9 @@ def lines_of(messages: Sequence[Message], *, full: bool = False) -> Iterator[Lin
         for block in message.content:
             match block:
                 case Text():
-                    yield Line(style, f"{message.role}: {printable(block.text)}")
+                    yield Line(
+                        style, f"{message.role}: {printable(block.text if full else block.text.rstrip())}"
+                    )
                 case ToolUse():
                     yield _call(block, full=full)
                 case ToolResult():

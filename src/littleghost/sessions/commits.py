@@ -22,7 +22,7 @@ def admit(
     head: Commit | None,
     *,
     expected_count: int | None,
-    expected_revision: str | None | Revision,
+    expected_revision: str | Revision | None,
     find: Callable[[str], Found | None],
 ) -> Commit | None:
     """Decide about a commit, inside the atomic step that will write it.
@@ -61,7 +61,7 @@ def admit(
 
 
 def _mismatch(
-    head: Commit | None, expected_count: int | None, expected_revision: str | None | Revision
+    head: Commit | None, expected_count: int | None, expected_revision: str | Revision | None
 ) -> ConflictError | None:
     if expected_count is not None and expected_count != (head.count if head else 0):
         return conflict(expected_count, head.count if head else None, "messages")

@@ -58,7 +58,9 @@ class MemoryStore(SessionStore):
     store object. Safe to use from several threads and event loops.
     """
 
-    capabilities = frozenset({"anonymous_actor", "commit_ids", "delete", "fork", "revisions", "sessions", "tail"})
+    capabilities = frozenset(
+        {"anonymous_actor", "commit_ids", "delete", "fork", "revisions", "sessions", "tail"}
+    )
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -88,11 +90,13 @@ class MemoryStore(SessionStore):
         metadata: Mapping[str, Any],
         expected_count: int,
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
-        return self._write(key, record("append", messages, state, metadata, commit_id), expected_count, expected_revision)
+        return self._write(
+            key, record("append", messages, state, metadata, commit_id), expected_count, expected_revision
+        )
 
     async def replace(
         self,
@@ -102,18 +106,20 @@ class MemoryStore(SessionStore):
         state: Mapping[str, Any],
         metadata: Mapping[str, Any],
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
-        return self._write(key, record("replace", messages, state, metadata, commit_id), None, expected_revision)
+        return self._write(
+            key, record("replace", messages, state, metadata, commit_id), None, expected_revision
+        )
 
     def _write(
         self,
         key: tuple[str | None, str],
         commit: Record,
         expected_count: int | None,
-        expected_revision: str | None | Revision,
+        expected_revision: str | Revision | None,
     ) -> Commit:
         with self._guard:
             kept = self._kept.get(key)
@@ -140,7 +146,9 @@ class MemoryStore(SessionStore):
             raise DataError.at("limit", "must be at least 1")
         _, after = check_key("" if cursor is None else cursor, actor_id)
         with self._guard:
-            mine = sorted(id for actor, id in self._kept if actor == actor_id and (cursor is None or id > after[1:]))
+            mine = sorted(
+                id for actor, id in self._kept if actor == actor_id and (cursor is None or id > after[1:])
+            )
             chosen = [(id, self._kept[actor_id, id]) for id in mine[:limit]]
             items = tuple(
                 SessionInfo(

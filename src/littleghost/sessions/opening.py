@@ -37,7 +37,9 @@ def open_store(url: str) -> SessionStore:
     if scheme == "sqlite":
         return _sqlite(url)
     if scheme in _LATER:
-        raise UnsupportedError(f"{scheme}: stores are not available in this version of littleghost", operation="open_store")
+        raise UnsupportedError(
+            f"{scheme}: stores are not available in this version of littleghost", operation="open_store"
+        )
     raise ConfigurationError(f"there is no store of the kind {scheme[:20]!r}; a URL looks like: {_KNOWN}")
 
 
@@ -50,7 +52,9 @@ def _sqlite(url: str) -> SessionStore:
     except ValueError:
         raise ConfigurationError("the sqlite: URL is malformed") from None
     if parts.netloc or not parts.path.startswith("/"):
-        raise ConfigurationError("a sqlite: URL has three slashes before a relative path, and four before an absolute one")
+        raise ConfigurationError(
+            "a sqlite: URL has three slashes before a relative path, and four before an absolute one"
+        )
     if parts.fragment:
         raise ConfigurationError("a # in the path of a sqlite: URL is written %23")
     chosen = dict(options)

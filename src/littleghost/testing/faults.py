@@ -64,10 +64,17 @@ class FaultyStore(SessionStore):
         self._counts: Counter[str] = Counter()
 
     def fail(
-        self, operation: str, number: int | None = 1, *, when: When = "before", error: BaseException | None = None
+        self,
+        operation: str,
+        number: int | None = 1,
+        *,
+        when: When = "before",
+        error: BaseException | None = None,
     ) -> Self:
         """Let a call fail, with a `StoreUnavailableError` unless ``error`` is given."""
-        error = error or StoreUnavailableError(f"a fault that was asked for, {when} {operation} number {number}")
+        error = error or StoreUnavailableError(
+            f"a fault that was asked for, {when} {operation} number {number}"
+        )
         return self._add(operation, number, when, error, 0.0)
 
     def delay(self, operation: str, number: int | None = 1, *, seconds: float, when: When = "before") -> Self:
@@ -82,8 +89,12 @@ class FaultyStore(SessionStore):
         """Forget every fault; calls are counted on."""
         self._faults.clear()
 
-    def _add(self, operation: str, number: int | None, when: When, error: BaseException | None, seconds: float) -> Self:
-        self._faults.append(Fault(operation=operation, number=number, when=when, error=error, seconds=seconds))
+    def _add(
+        self, operation: str, number: int | None, when: When, error: BaseException | None, seconds: float
+    ) -> Self:
+        self._faults.append(
+            Fault(operation=operation, number=number, when=when, error=error, seconds=seconds)
+        )
         return self
 
     async def _call(self, operation: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -115,11 +126,18 @@ class FaultyStore(SessionStore):
         return await self._call("replace", lambda: self.inner.replace(id, **options))
 
     async def project_conversation(
-        self, id: str, *, messages: Sequence[Message], metadata: Mapping[str, Any], actor_id: str | None = None
+        self,
+        id: str,
+        *,
+        messages: Sequence[Message],
+        metadata: Mapping[str, Any],
+        actor_id: str | None = None,
     ) -> None:
         await self._call(
             "project_conversation",
-            lambda: self.inner.project_conversation(id, messages=messages, metadata=metadata, actor_id=actor_id),
+            lambda: self.inner.project_conversation(
+                id, messages=messages, metadata=metadata, actor_id=actor_id
+            ),
         )
 
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
@@ -135,9 +153,13 @@ class FaultyStore(SessionStore):
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
     ) -> Page[Message]:
-        return await self._call("tail", lambda: self.inner.tail(id, limit=limit, before=before, actor_id=actor_id))
+        return await self._call(
+            "tail", lambda: self.inner.tail(id, limit=limit, before=before, actor_id=actor_id)
+        )
 
-    async def fork(self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None) -> Commit:
+    async def fork(
+        self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None
+    ) -> Commit:
         return await self._call("fork", lambda: self.inner.fork(id, new_id, at=at, actor_id=actor_id))
 
     async def aclose(self) -> None:

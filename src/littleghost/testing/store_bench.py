@@ -12,16 +12,46 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
+from littleghost.errors import ConflictError
 from littleghost.message import Message, pack_messages
 from littleghost.sessions.contract import Commit, SessionStore, Snapshot
-from littleghost.testing.conformance import ClauseFailure, ClauseSkipped
+from littleghost.testing.conformance import ClauseFailure, ClauseSkipped, expect
 from littleghost.testing.store_child import COMMAND, recipe_for
 
-__all__ = ["Bench", "Child", "Subject"]
+__all__ = ["ACTOR", "Bench", "Child", "Factory", "Subject", "refused", "same", "short", "user"]
 
 Factory = Callable[[], "SessionStore | Awaitable[SessionStore]"]
 
 ACTOR = "kit"
+
+
+def user(text: str) -> Message:
+    """Return a message with a text."""
+    return Message.user(text)
+
+
+def same(what: str, expected: object, found: object) -> None:
+    """Expect that ``found`` is equal to ``expected``."""
+    expect(expected == found, f"{what}: expected {short(expected)}, found {short(found)}")
+
+
+def short(value: object) -> str:
+    """Return ``value`` as it is shown in a report."""
+    shown = repr(value)
+    return shown if len(shown) <= 200 else f"{shown[:150]}… ({len(shown)} characters)"
+
+
+async def refused(work: Awaitable[Any], what: str) -> ConflictError:
+    """Await ``work``, which must be refused as another writer's, and return how."""
+    try:
+        await work
+    except ConflictError as error:
+        return error
+    except Exception as error:
+        raise ClauseFailure(
+            f"{what} raised {type(error).__name__} in place of ConflictError: {error}"
+        ) from error
+    raise ClauseFailure(f"{what} was accepted")
 
 
 class Subject:
@@ -156,7 +186,13 @@ class Bench:
     """
 
     def __init__(
-        self, factory: Factory, *, capabilities: frozenset[str], subject: str, persistent: bool, recipe: dict[str, str] | None
+        self,
+        factory: Factory,
+        *,
+        capabilities: frozenset[str],
+        subject: str,
+        persistent: bool,
+        recipe: dict[str, str] | None,
     ) -> None:
         self._factory = factory
         self._recipe = recipe
@@ -217,7 +253,8 @@ class Bench:
         children: list[Child] = []
         try:
             for order in orders:
-                children.append(await self._start({"recipe": self._recipe, "actor_id": ACTOR, **order}))
+                child = await self._start({"recipe": self._recipe, "actor_id": ACTOR, **order})
+                children.append(child)
             yield children
         finally:
             for child in children:

@@ -72,7 +72,9 @@ async def _update(store: SessionStore, order: dict[str, Any]) -> None:
     sys.stdin.readline()
     for number in range(order["times"]):
         text = f"{order['name']}:{number}"
-        await session.update(lambda snapshot, text=text: ([Message.user(text)], snapshot.state), attempts=1000)
+        await session.update(
+            lambda snapshot, text=text: ([Message.user(text)], snapshot.state), attempts=1000
+        )
         _say(text)
 
 
@@ -84,7 +86,11 @@ async def _write(store: SessionStore, order: dict[str, Any]) -> None:
     _say("ready")
     while True:
         number += 1
-        messages = [Message.user(f"{number}"), Message.assistant("x" * (number * 37 % 9000)), Message.user(f"{number}")]
+        messages = [
+            Message.user(f"{number}"),
+            Message.assistant("x" * (number * 37 % 9000)),
+            Message.user(f"{number}"),
+        ]
         await session.append(messages, state={"number": number})
         os.write(book, f"{number}\n".encode())
         os.fsync(book)

@@ -117,7 +117,11 @@ class DatabaseFile(Struct, frozen=True):
         """
         self._look()
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path,
+            timeout=BUSY_MILLISECONDS / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
         try:
             self._prepare(connection)
@@ -146,11 +150,15 @@ class DatabaseFile(Struct, frozen=True):
             if size is None:
                 folder = os.path.dirname(self.path)  # noqa: PTH120
                 if not os.path.isdir(folder):  # noqa: PTH112
-                    raise StoreUnavailableError(f"{self.path}: the folder {folder} does not exist; make it first", path=self.path)
+                    raise StoreUnavailableError(
+                        f"{self.path}: the folder {folder} does not exist; make it first", path=self.path
+                    )
                 if signed:  # the file was removed on purpose, and its sign forgotten
                     os.truncate(self.lease_path, 0)
                 return
-            if size > 1 or not signed:  # one byte is nothing to SQLite, for some systems cannot lock an empty file
+            if (
+                size > 1 or not signed
+            ):  # one byte is nothing to SQLite, for some systems cannot lock an empty file
                 return
             if pause is not None:
                 time.sleep(pause)
@@ -166,10 +174,14 @@ class DatabaseFile(Struct, frozen=True):
         connection.execute("COMMIT")
         if not new and (_size(self.path) or 0) % SMALLEST_PAGE:
             # SQLite would take what is missing of the last page for zeros.
-            raise CorruptSessionError(f"{self.path}: its end is missing; restore it from a backup", path=self.path)
+            raise CorruptSessionError(
+                f"{self.path}: its end is missing; restore it from a backup", path=self.path
+            )
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise StoreUnavailableError(f"{self.path}: this file system cannot hold a write-ahead log", path=self.path)
+            raise StoreUnavailableError(
+                f"{self.path}: this file system cannot hold a write-ahead log", path=self.path
+            )
         connection.execute(f"PRAGMA synchronous = {self.durability}")
         # On macOS a plain fsync does not reach the medium; elsewhere these two do nothing.
         connection.execute(f"PRAGMA fullfsync = {self.durability == 'full'}")
@@ -201,7 +213,9 @@ class DatabaseFile(Struct, frozen=True):
                     supported=sql.VERSION,
                 )
             if len(connection.execute(sql.TABLES).fetchall()) != 2:
-                raise CorruptSessionError(f"{self.path}: its tables are missing; restore it from a backup", path=self.path)
+                raise CorruptSessionError(
+                    f"{self.path}: its tables are missing; restore it from a backup", path=self.path
+                )
             return False
         (anything,) = connection.execute(sql.ANYTHING).fetchone()
         if application or version or anything:

@@ -3,9 +3,9 @@
 Who writes: one process at a time, in a transaction that began with ``BEGIN IMMEDIATE``. What a reader may assume: within one
 transaction a session's row and its commits belong together. What a crash leaves: whole transactions only.
 
-``sessions`` has a row for each session: its newest state, and where its commits are. ``commits`` has a row for each commit, a state-only one
-included. Its rowid is ``key << 32 | number``, so that the commits of a session lie side by side in the order of writing, a new one touches the end
-of that range only, and no second index is written.
+``sessions`` has a row for each session: its newest state, and where its commits are. ``commits`` has a row for each commit, a
+state-only one included. Its rowid is ``key << 32 | number``, so that the commits of a session lie side by side in the order of writing, a
+new one touches the end of that range only, and no second index is written.
 
 * ``scope`` is ``-`` for no actor, else ``:`` and the actor; with it ``(scope, id)`` is injective.
 * The revision of a commit is ``epoch-number``. The epoch is random, so a session deleted and made again repeats none.

@@ -21,7 +21,17 @@ from littleghost.errors import ConfigurationError, CorruptSessionError, DataErro
 from littleghost.message import Message
 from littleghost.sessions import leases
 from littleghost.sessions.commits import Found, admit, unpack_bodies, unpack_object, window
-from littleghost.sessions.contract import ANY, Commit, Lease, Page, Revision, SessionInfo, SessionStore, Snapshot, busy
+from littleghost.sessions.contract import (
+    ANY,
+    Commit,
+    Lease,
+    Page,
+    Revision,
+    SessionInfo,
+    SessionStore,
+    Snapshot,
+    busy,
+)
 from littleghost.sessions.records import Record, check_key, record
 from littleghost.sessions.sqlite import statements as sql
 from littleghost.sessions.sqlite.database import DatabaseFile, Durability, store_error
@@ -66,7 +76,9 @@ class SQLiteStore(SessionStore):
         if not name or "\0" in name:
             raise ConfigurationError(f"{name!r} is not the path of a file")
         if durability not in get_args(Durability):
-            raise ConfigurationError(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
+            raise ConfigurationError(
+                f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}"
+            )
         # Links are followed, for the same file by another name must have the same leases.
         self._file = DatabaseFile(os.path.realpath(name), durability)
         self._writer = Worker(self._file, "BEGIN IMMEDIATE", TOGETHER)
@@ -108,7 +120,7 @@ class SQLiteStore(SessionStore):
         metadata: Mapping[str, Any],
         expected_count: int,
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
@@ -123,7 +135,7 @@ class SQLiteStore(SessionStore):
         state: Mapping[str, Any],
         metadata: Mapping[str, Any],
         actor_id: str | None = None,
-        expected_revision: str | None | Revision = ANY,
+        expected_revision: str | Revision | None = ANY,
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
@@ -135,7 +147,7 @@ class SQLiteStore(SessionStore):
         key: tuple[str | None, str],
         commit: Record,
         expected_count: int | None,
-        expected_revision: str | None | Revision,
+        expected_revision: str | Revision | None,
     ) -> Commit:
         digest = None if commit.commit_id is None else commit.digest()
         return await self._write(
@@ -160,7 +172,12 @@ class SQLiteStore(SessionStore):
         _, after = check_key("" if cursor is None else cursor, actor_id)
         limit = min(limit, LAST_NUMBER)
         rows = await self._read(
-            partial(_sessions, scope=_scope(actor_id), after=None if cursor is None else after[1:], limit=limit + 1)
+            partial(
+                _sessions,
+                scope=_scope(actor_id),
+                after=None if cursor is None else after[1:],
+                limit=limit + 1,
+            )
         )
         items = tuple(
             SessionInfo(
@@ -181,7 +198,9 @@ class SQLiteStore(SessionStore):
     ) -> Page[Message]:
         key = check_key(id, actor_id)
         window(0, limit, before)
-        bodies, start, end, skipped, count = await self._read(partial(_tail, key=_scoped(key), limit=limit, before=before))
+        bodies, start, end, skipped, count = await self._read(
+            partial(_tail, key=_scoped(key), limit=limit, before=before)
+        )
         messages = unpack_bodies(bodies, count)
         return Page(items=messages[start - skipped : end - skipped], cursor=start or None)
 
@@ -211,7 +230,9 @@ class SQLiteStore(SessionStore):
     async def _read(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         # What reads after a write that was cancelled too late must see it, so it waits behind it.
         abandoned = self._abandoned
-        return await self._run(self._reader if abandoned is None or abandoned.finished else self._writer, work)
+        return await self._run(
+            self._reader if abandoned is None or abandoned.finished else self._writer, work
+        )
 
     async def _write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         return await self._run(self._writer, work)
@@ -269,7 +290,7 @@ def _commit(
     commit: Record,
     digest: bytes | None,
     expected_count: int | None,
-    expected_revision: str | None | Revision,
+    expected_revision: str | Revision | None,
 ) -> Commit:
     """Write ``commit``, or raise before anything is written: the transaction is shared with others."""
     row = db.execute(sql.HEAD, key).fetchone()
@@ -309,9 +330,13 @@ def _commit(
             db.execute(sql.EMPTY_COMMITS, before)
             db.execute(sql.DROP_COMMITS, before)
             root = number
-        db.execute(sql.UPDATE_SESSION, (number, root, count, now, checksum, commit.state, commit.metadata, session))
+        db.execute(
+            sql.UPDATE_SESSION, (number, root, count, now, checksum, commit.state, commit.metadata, session)
+        )
     body = commit.body if commit.count else b""
-    db.execute(sql.NEW_COMMIT, (_rowid(session, number), count, commit.commit_id, digest, adler32(body), body))
+    db.execute(
+        sql.NEW_COMMIT, (_rowid(session, number), count, commit.commit_id, digest, adler32(body), body)
+    )
     return Commit(revision=_revision(epoch, number), count=count)
 
 

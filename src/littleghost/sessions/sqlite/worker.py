@@ -4,9 +4,10 @@ The jobs that wait when a transaction begins share it: one fsync is for all of t
 refused (another writer was first) is refused alone, for it says so before it writes; if one fails otherwise, the transaction is rolled
 back and each job runs again in one of its own.
 
-A process that forks closes its connections first, and opens them again when they are needed: SQLite's locks belong to the process, and what a
-child inherits of a connection makes even its own new ones skip locks that nobody holds for it, until it writes into a log that its
-parent has deleted. So a fork waits for the transaction under way.
+A process that forks closes its connections first, and opens them again when they are needed. SQLite's locks belong to the process,
+and what a child inherits of a connection, even one it never touches, makes its own new ones skip locks that nobody holds for it, until
+it writes into a log that its parent has deleted. So a fork waits for the transaction under way.
+Source: https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ class Worker:
                 raise _closed(self.file.path)
             self._jobs.put(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"littleghost {self.begin}", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=f"littleghost {self.begin}", daemon=True
+                )
                 self._thread.start()
 
     def stop(self) -> None:
@@ -147,7 +150,7 @@ class Worker:
                 try:
                     connection = self._open()
                     connection.execute(self.begin)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
                     if not is_busy(error) or _late(jobs[0]):
                         self._refuse(jobs, error)
                         return
@@ -185,7 +188,7 @@ class Worker:
             committing = True
             connection.execute("COMMIT")
             self._still_there()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
             if connection.in_transaction:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")

@@ -1,0 +1,320 @@
+"""Spans: their names, parents, attributes and errors; and no content in any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import littleghost
+from littleghost import (
+    Agent,
+    ConflictError,
+    MemoryStore,
+    Message,
+    ModelEnded,
+    ModelUnavailableError,
+    RunContext,
+    RunLimits,
+    Runtime,
+    Session,
+    StoreUnavailableError,
+    ToolError,
+    ToolUse,
+    Usage,
+    telemetry,
+    tool,
+)
+from littleghost.testing import ScriptedModel
+
+SECRET = "sekrit"  # in everything that a conversation holds, and in nothing that a span does
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+OPERATION = f"00-{TRACE_ID}-{SPAN_ID}-01"
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    for span in exporter.get_finished_spans():
+        assert SECRET not in span.to_json(), "content in a span"
+
+
+def tree(exporter: InMemorySpanExporter) -> dict[str, Any]:
+    """The names of the finished spans, children below their parents, in the order they began."""
+    spans = sorted(exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    def below(parent: ReadableSpan | None) -> dict[str, Any]:
+        mine = [
+            span
+            for span in spans
+            if (span.parent.span_id if span.parent else None) == (parent.context.span_id if parent else None)
+        ]
+        return {
+            f"{span.name} #{index}" if [s.name for s in mine].count(span.name) > 1 else span.name: below(span)
+            for index, span in enumerate(mine)
+        }
+
+    return below(None)
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+@tool
+def look(word: str, context: RunContext) -> str:
+    """Look."""
+    context.state["word"] = word
+    return word
+
+
+@tool
+async def fail(word: str) -> str:
+    """Fail."""
+    raise ToolError(word)
+
+
+def call(name: str, id: str = "1") -> ToolUse:
+    return ToolUse(id=id, name=name, input={"word": SECRET})
+
+
+def agent(*steps: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(steps), instructions=SECRET, tools=[look, fail], name="helper", **options)
+
+
+async def test_a_run_with_a_tool_in_a_session(exporter: InMemorySpanExporter):
+    store = MemoryStore()
+    usage = Usage(input_tokens=11, output_tokens=7)
+    steps = [ModelEnded(message=Message.assistant([SECRET, call("look")]), usage=usage), SECRET]
+    async with Runtime(session_store=store) as runtime:
+        run = await runtime.ask(agent(*steps), SECRET, session_id="s", actor_id="a")
+    assert run.check().state == {"word": SECRET}
+    assert tree(exporter) == {
+        "session_store.load": {},
+        "invoke_agent helper": {
+            "session_store.append #0": {},
+            "chat scripted #1": {},
+            "session_store.append #2": {},
+            "execute_tool look": {},
+            "session_store.append #4": {},
+            "chat scripted #5": {},
+            "session_store.append #6": {},
+        },
+    }
+    (invoked,) = named(exporter, "invoke_agent helper")
+    assert dict(invoked.attributes or {}) == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "helper",
+        "littleghost.run_id": run.id,
+        "littleghost.resumed": False,
+        "littleghost.outcome": "completed",
+    }
+    asked = dict(named(exporter, "chat scripted")[0].attributes or {})
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "littleghost",
+        "gen_ai.request.model": "scripted",
+        "gen_ai.usage.input_tokens": 11,
+        "gen_ai.usage.output_tokens": 7,
+    }
+    assert expected.items() <= asked.items()
+    (executed,) = named(exporter, "execute_tool look")
+    assert dict(executed.attributes or {}) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.call.id": "1",
+    }
+    assert dict(named(exporter, "session_store.append")[0].attributes or {}) == {
+        "littleghost.store": "MemoryStore"
+    }
+    assert all(span.status.is_unset for span in exporter.get_finished_spans())
+
+
+async def test_tools_of_one_turn_are_siblings(exporter: InMemorySpanExporter):
+    async with Runtime() as runtime:
+        await runtime.ask(agent(Message.assistant([call("look", "1"), call("look", "2")]), "done"), "x")
+    (invoked,) = named(exporter, "invoke_agent helper")
+    assert [span.parent.span_id for span in named(exporter, "execute_tool look") if span.parent] == [
+        invoked.context.span_id
+    ] * 2
+
+
+async def test_a_resumed_run_says_so(exporter: InMemorySpanExporter):
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        await runtime.ask(agent("x"), "x", session_id="s")
+        await runtime.resume(agent(), session_id="s")
+    resumed = [
+        dict(span.attributes or {})["littleghost.resumed"] for span in named(exporter, "invoke_agent helper")
+    ]
+    assert resumed == [False, True]
+
+
+def failed(span: ReadableSpan) -> str | None:
+    """The class name of the error, checked to be all that is told of it."""
+    assert not span.events, "an exception's text is content"
+    error = dict(span.attributes or {}).get("error.type")
+    assert (span.status.status_code is trace.StatusCode.ERROR) == (error is not None)
+    assert span.status.description == error
+    return str(error) if error is not None else None
+
+
+async def test_a_failed_tool_fails_its_span_and_not_the_run(exporter: InMemorySpanExporter):
+    async with Runtime() as runtime:
+        await runtime.ask(agent(call("fail"), "done"), "x")
+    assert failed(named(exporter, "execute_tool fail")[0]) == "ToolError"
+    assert failed(named(exporter, "invoke_agent helper")[0]) is None
+
+
+async def test_a_failed_model_fails_its_span_and_the_run(exporter: InMemorySpanExporter):
+    async with Runtime() as runtime:
+        run = await runtime.ask(agent(ModelUnavailableError(SECRET)), "x")
+    assert run.outcome == "failed"
+    assert failed(named(exporter, "chat scripted")[0]) == "ModelUnavailableError"
+    (invoked,) = named(exporter, "invoke_agent helper")
+    assert failed(invoked) == "ModelUnavailableError"
+    assert dict(invoked.attributes or {})["littleghost.outcome"] == "failed"
+
+
+async def test_a_limit_that_was_reached_is_the_outcome(exporter: InMemorySpanExporter):
+    async with Runtime() as runtime:
+        run = await runtime.ask(agent(call("look"), limits=RunLimits(turns=1)), "x")
+    assert run.outcome == "partial"
+    assert (
+        dict(named(exporter, "invoke_agent helper")[0].attributes or {})["littleghost.outcome"] == "partial"
+    )
+
+
+async def test_a_failed_store_operation(exporter: InMemorySpanExporter):
+    class Down(MemoryStore):
+        async def append(self, id: str, **given: Any) -> Any:
+            raise StoreUnavailableError(SECRET)
+
+    with pytest.raises(StoreUnavailableError):
+        await Session(id=SECRET, actor_id=SECRET, store=Down()).append([Message.user(SECRET)])
+    assert failed(named(exporter, "session_store.append")[0]) == "StoreUnavailableError"
+    assert failed(named(exporter, "session_store.load")[0]) is None
+
+
+async def test_every_operation_of_a_session_has_a_span(exporter: InMemorySpanExporter):
+    session = Session(id="s", store=MemoryStore())
+    await session.append([Message.user("x")])
+    await session.replace([Message.user("y")])
+    await session.project_conversation([Message.user("x")])
+    await session.fork("t")
+    await session.delete()
+    names = [
+        f"session_store.{name}"
+        for name in ("load", "append", "replace", "project_conversation", "fork", "delete")
+    ]
+    assert list(tree(exporter)) == names
+
+
+async def test_an_operation_is_the_parent_of_store_calls(exporter: InMemorySpanExporter):
+    session = Session(id="s", store=MemoryStore(), operation_id=OPERATION)
+    await session.append([Message.user("x")])
+    with trace.get_tracer("test").start_as_current_span("outer"):
+        await session.append([Message.user("x")])
+        await session.checkpoint([Message.user("z")], parent_operation_id=None)
+    stores = [span for span in exporter.get_finished_spans() if span.name.startswith("session_store")]
+    parents = [
+        f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" for span in stores[:3] if span.parent
+    ]
+    assert parents == [f"{TRACE_ID}-{SPAN_ID}"] * 3
+    (outer,) = named(exporter, "outer")
+    assert stores[3].parent == outer.context
+
+
+async def test_what_happens_inside_a_span_is_its_child_and_not_the_operations(exporter: InMemorySpanExporter):
+    with telemetry.operation(OPERATION):
+        with telemetry.span("one"), telemetry.span("inner"):
+            await asyncio.create_task(_spanned("task"))
+        with telemetry.span("two"):
+            pass
+    inner, task, one, two = (named(exporter, name)[0] for name in ("inner", "task", "one", "two"))
+    assert f"{one.parent.span_id:016x}" == f"{two.parent.span_id:016x}" == SPAN_ID
+    assert inner.parent == one.context
+    assert task.parent == inner.context
+    with telemetry.span("after"):
+        pass
+    assert named(exporter, "after")[0].parent is None
+
+
+async def _spanned(name: str) -> None:
+    with telemetry.span(name):
+        await asyncio.sleep(0)
+
+
+def test_the_current_operation_can_be_handed_on(exporter: InMemorySpanExporter):
+    assert telemetry.current_operation() is None
+    with telemetry.span("here") as span:
+        span.set("number", 1)
+        handed = telemetry.current_operation()
+    with telemetry.operation(handed), telemetry.span("there"):
+        pass
+    here, there = named(exporter, "here")[0], named(exporter, "there")[0]
+    assert (there.parent.span_id, there.context.trace_id) == (here.context.span_id, here.context.trace_id)
+    assert dict(here.attributes or {}) == {"number": 1}
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        None,
+        "",
+        "run-7",
+        "00-xyz-abc-01",
+        f"00-{TRACE_ID}-{SPAN_ID}",
+        f"00-{'z' * 32}-{SPAN_ID}-01",
+        f"00-{'0' * 32}-{SPAN_ID}-01",
+        f"00-{TRACE_ID}-{'0' * 16}-01",
+    ],
+)
+def test_an_operation_id_of_another_form_changes_nothing(exporter: InMemorySpanExporter, id: str | None):
+    with telemetry.span("outer"), telemetry.operation(id), telemetry.span("inner"):
+        pass
+    assert named(exporter, "inner")[0].parent == named(exporter, "outer")[0].context
+
+
+@pytest.mark.parametrize("error", [ConflictError(SECRET), KeyError(SECRET), asyncio.CancelledError(SECRET)])
+def test_an_exception_that_leaves_a_span_is_told_by_class_and_goes_on(
+    exporter: InMemorySpanExporter, error: BaseException
+):
+    with pytest.raises(type(error)) as caught, telemetry.span("x"):
+        raise error
+    assert caught.value is error
+    assert failed(named(exporter, "x")[0]) == type(error).__name__
+
+
+def test_without_opentelemetry_spans_are_one_object_that_does_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    one, two = telemetry.span("a"), telemetry.span("b", {"x": 1})
+    assert one is two
+    with one as span:
+        span.set("x", 1)
+        span.fail(KeyError())
+        assert telemetry.current_operation() is None
+    with pytest.raises(ZeroDivisionError), one:
+        raise ZeroDivisionError
+
+
+def test_a_run_does_not_import_opentelemetry():
+    code = (
+        "import sys; from littleghost import Agent; from littleghost.testing import ScriptedModel; "
+        "assert Agent(ScriptedModel(['x'])).ask_sync('x').text == 'x'; "
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(littleghost.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
