@@ -19,6 +19,7 @@ __all__ = ["Content", "Message", "Role", "pack_messages", "unpack_messages"]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
+BLOCK_TYPES: frozenset[type] = frozenset(get_args(Block))
 
 Content = "str | Block | Sequence[str | Block | Mapping[str, Any]] | None"
 """What a message accepts as its content."""
@@ -59,7 +60,13 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
             raise DataError.at(
                 "metadata", f"expected an object with string keys, got a {type(metadata).__name__}"
             )
-        blocks = tuple(block_from(item, f"content[{index}]") for index, item in enumerate(blocks_of(content)))
+        if type(content) is str:
+            blocks: tuple[Block, ...] = (Text(content),)
+        else:
+            items = enumerate(blocks_of(content))
+            blocks = tuple(
+                [item if type(item) in BLOCK_TYPES else block_from(item, f"content[{index}]") for index, item in items]
+            )
         return {
             "role": role,
             "content": blocks,
@@ -94,21 +101,21 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
     @property
     def text(self) -> str:
         """The visible text, blocks joined."""
-        return "".join(block.text for block in self.content if type(block) is Text)
+        return "".join([block.text for block in self.content if type(block) is Text])
 
     @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
         """The tool calls in the message."""
-        return tuple(block for block in self.content if type(block) is ToolUse)
+        return tuple([block for block in self.content if type(block) is ToolUse])
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
         """The tool results in the message."""
-        return tuple(block for block in self.content if type(block) is ToolResult)
+        return tuple([block for block in self.content if type(block) is ToolResult])
 
     def without_reasoning(self) -> Message:
         """Return the message without reasoning blocks, also inside tool results; itself where there are none."""
-        if not any(_holds_reasoning(block) for block in self.content):
+        if not [block for block in self.content if type(block) is not Text and _holds_reasoning(block)]:
             return self
         content = tuple(_strip(block) for block in self.content if type(block) is not Reasoning)
         return msgspec.structs.replace(self, content=content)

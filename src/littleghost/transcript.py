@@ -79,6 +79,10 @@ def _ordered(turn: list[Message]) -> list[Message]:
     calls = turn[0].tool_uses if turn and turn[0].role == "assistant" else ()
     if not calls or len(turn) == 1:
         return turn
+    if len(turn) == 2 and turn[1].role == "tool":
+        answered = [block.tool_use_id for block in turn[1].content if type(block) is ToolResult]
+        if len(answered) == len(turn[1].content) and answered == [call.id for call in calls]:
+            return turn  # as it should be
     order = {call.id: position for position, call in enumerate(calls)}
     results: dict[str, ToolResult] = {}
     beside: list[Block] = []

@@ -411,13 +411,13 @@ async def test_a_file_of_format_1_is_read(tmp_path: Path):
             ("assistant", "hi", {"n": 12345678901234567890123}),
         ]
         assert (one.state, one.metadata, one.count) == ({"step": 2}, {"title": "t"}, 2)
-        assert one.revision == "0123456789abcdef-4"
+        assert one.revision == "0123456789abcdef-1-4"
         two = await store.load("b")
         assert ([m.text for m in two.messages], two.count) == (["new"], 1)
         first = await store.append(
             "b", messages=[Message.user("old")], state={}, metadata={}, expected_count=0, commit_id="first"
         )
-        assert first.revision == "00000000075bcd15-1", "a commit id outlives a replace"
+        assert first.revision == "00000000075bcd15-2-1", "a commit id outlives a replace"
 
 
 def golden(path: Path) -> bytes:

@@ -8,7 +8,7 @@ state-only one included. Its rowid is ``key << 32 | number``, so that the commit
 new one touches the end of that range only, and no second index is written.
 
 * ``scope`` is ``-`` for no actor, else ``:`` and the actor; with it ``(scope, id)`` is injective.
-* The revision of a commit is ``epoch-number``. The epoch is random, so a session deleted and made again repeats none.
+* The revision of a commit is ``epoch-key-number``. The epoch is random, so a session deleted and made again repeats none.
 * The messages of a session are those of its commits ``root`` to ``number``. A ``replace`` moves ``root`` to itself; of what was before,
   only rows with a commit id stay, their bodies emptied.
 * ``count`` is how many messages the session had after the commit.
@@ -79,6 +79,10 @@ NEW_SESSION = """
 UPDATE_SESSION = """
     UPDATE sessions SET number = ?, root = ?, count = ?, updated_at = ?, checksum = ?, state = ?, metadata = ? WHERE key = ?
 """
+ADVANCE = """
+    UPDATE sessions SET number = ?, count = ?, updated_at = ?, checksum = ?, state = ?, metadata = ?
+    WHERE key = ? AND scope = ? AND id = ? AND epoch = ? AND number = ? AND count = ?
+"""
 NEW_COMMIT = "INSERT INTO commits (rowid, count, commit_id, digest, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
 EMPTY_COMMITS = """
     UPDATE commits SET body = x'', checksum = 1 WHERE rowid BETWEEN ? AND ? AND commit_id IS NOT NULL
@@ -89,8 +93,8 @@ DELETE_COMMITS = "DELETE FROM commits WHERE rowid BETWEEN ? AND ?"
 DELETE_SESSION = "DELETE FROM sessions WHERE key = ?"
 
 FIRST_SESSIONS = """
-    SELECT id, epoch, number, count, created_at, updated_at FROM sessions WHERE scope = ? ORDER BY id LIMIT ?
+    SELECT key, id, epoch, number, count, created_at, updated_at FROM sessions WHERE scope = ? ORDER BY id LIMIT ?
 """
 NEXT_SESSIONS = """
-    SELECT id, epoch, number, count, created_at, updated_at FROM sessions WHERE scope = ? AND id > ? ORDER BY id LIMIT ?
+    SELECT key, id, epoch, number, count, created_at, updated_at FROM sessions WHERE scope = ? AND id > ? ORDER BY id LIMIT ?
 """

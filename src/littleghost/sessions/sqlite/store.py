@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import sqlite3
 import time
@@ -42,7 +43,6 @@ __all__ = ["SQLiteStore"]
 Answer = TypeVar("Answer")
 
 LAST_NUMBER = (1 << sql.NUMBER_BITS) - 1
-TOGETHER = 256
 _NO_SESSION: tuple[Any, ...] = (0, 0, 0, 1, 0)
 DECODE_IN_THREAD = 1_000_000
 """From this many bytes on a session is decoded in the reader's thread and not on the event loop."""
@@ -81,8 +81,8 @@ class SQLiteStore(SessionStore):
             )
         # Links are followed, for the same file by another name must have the same leases.
         self._file = DatabaseFile(os.path.realpath(name), durability)
-        self._writer = Worker(self._file, "BEGIN IMMEDIATE", TOGETHER)
-        self._reader = Worker(self._file, "BEGIN", 1)
+        self._writer = Worker(self._file, writes=True)
+        self._reader = Worker(self._file, writes=False)
         self._abandoned: Job | None = None
         # The threads know the workers and not the store, so a store that nobody has any more ends them.
         for worker in (self._writer, self._reader):
@@ -184,11 +184,11 @@ class SQLiteStore(SessionStore):
                 id=id,
                 actor_id=actor_id,
                 count=count,
-                revision=_revision(epoch, number),
+                revision=_revision(session, epoch, number),
                 created_at=created,
                 updated_at=updated,
             )
-            for id, epoch, number, count, created, updated in rows[:limit]
+            for session, id, epoch, number, count, created, updated in rows[:limit]
         )
         # A sign in front, so that the cursor after the session "" is not taken for none.
         return Page(items=items, cursor=f">{items[-1].id}" if len(rows) > limit else None)
@@ -275,8 +275,20 @@ def _scoped(key: tuple[str | None, str]) -> tuple[str, str]:
     return _scope(key[0]), key[1]
 
 
-def _revision(epoch: int, number: int) -> str:
-    return f"{epoch:016x}-{number}"
+def _revision(session: int, epoch: int, number: int) -> str:
+    return f"{epoch:016x}-{session:x}-{number}"
+
+
+_REVISION = re.compile(r"([0-9a-f]{16})-([0-9a-f]{1,8})-([0-9]{1,10})")
+
+
+def _parts(revision: object) -> tuple[int, int, int] | None:
+    """Return session, epoch and number of a revision; ``None`` for what is, to the character, none of ours."""
+    match = _REVISION.fullmatch(revision) if isinstance(revision, str) else None
+    if match is None:
+        return None
+    parts = int(match[2], 16), int(match[1], 16), int(match[3])
+    return parts if revision == _revision(*parts) and max(parts) < 1 << 63 else None
 
 
 def _rowid(key: int, number: int) -> int:
@@ -293,6 +305,25 @@ def _commit(
     expected_revision: str | Revision | None,
 ) -> Commit:
     """Write ``commit``, or raise before anything is written: the transaction is shared with others."""
+    now = time.time()
+    checksum = adler32(commit.metadata, adler32(commit.state))
+
+    def written(session: int, epoch: int, number: int, count: int) -> Commit:
+        body = commit.body if commit.count else b""
+        values = (_rowid(session, number), count, commit.commit_id, digest, adler32(body), body)
+        db.execute(sql.NEW_COMMIT, values)
+        return Commit(revision=_revision(session, epoch, number), count=count)
+
+    parts = _parts(expected_revision)
+    if parts is not None and commit.kind == "append" and expected_count is not None:
+        # The ordinary case in one statement, which checks what `admit` would. Where it changes nothing, the longer way tells why.
+        session, epoch, number = parts
+        count = expected_count + commit.count
+        new = (number + 1, count, now, checksum, commit.state, commit.metadata)
+        old = (session, *key, epoch, number, expected_count)
+        if number < LAST_NUMBER and 0 <= count < 1 << 63 and db.execute(sql.ADVANCE, new + old).rowcount == 1:
+            return written(session, epoch, number + 1, count)
+
     row = db.execute(sql.HEAD, key).fetchone()
     session, epoch, number, root, count = row or _NO_SESSION
     span = (_rowid(session, 0), _rowid(session, number))
@@ -301,11 +332,11 @@ def _commit(
         found = db.execute(sql.COMMIT_BY_ID, (*span, identifier)).fetchone()
         if found is None:
             return None
-        return found[2], Commit(revision=_revision(epoch, found[0] & LAST_NUMBER), count=found[1])
+        return found[2], Commit(revision=_revision(session, epoch, found[0] & LAST_NUMBER), count=found[1])
 
     answer = admit(
         commit,
-        Commit(revision=_revision(epoch, number), count=count) if row else None,
+        Commit(revision=_revision(session, epoch, number), count=count) if row else None,
         expected_count=expected_count,
         expected_revision=expected_revision,
         find=find,
@@ -315,10 +346,8 @@ def _commit(
     if number == LAST_NUMBER:
         raise StoreError(f"the session {key[1]!r} has {number} commits, which is all it can have; fork it")
 
-    now = time.time()
     replacing = commit.kind == "replace"
     count = commit.count + (0 if replacing else count)
-    checksum = adler32(commit.metadata, adler32(commit.state))
     if row is None:
         epoch, number = secrets.randbits(63), 1
         values = (*key, epoch, count, now, now, checksum, commit.state, commit.metadata)
@@ -330,14 +359,9 @@ def _commit(
             db.execute(sql.EMPTY_COMMITS, before)
             db.execute(sql.DROP_COMMITS, before)
             root = number
-        db.execute(
-            sql.UPDATE_SESSION, (number, root, count, now, checksum, commit.state, commit.metadata, session)
-        )
-    body = commit.body if commit.count else b""
-    db.execute(
-        sql.NEW_COMMIT, (_rowid(session, number), count, commit.commit_id, digest, adler32(body), body)
-    )
-    return Commit(revision=_revision(epoch, number), count=count)
+        values = (number, root, count, now, checksum, commit.state, commit.metadata, session)
+        db.execute(sql.UPDATE_SESSION, values)
+    return written(session, epoch, number, count)
 
 
 def _load(db: sqlite3.Connection, *, key: tuple[str, str]) -> _Stored | Snapshot | None:
@@ -348,7 +372,7 @@ def _load(db: sqlite3.Connection, *, key: tuple[str, str]) -> _Stored | Snapshot
     if adler32(metadata, adler32(state)) != checksum:
         raise _damaged(key[1])
     bodies = _bodies(db, key[1], session, root, number)
-    stored = _Stored(bodies, state, metadata, _revision(epoch, number), count)
+    stored = _Stored(bodies, state, metadata, _revision(session, epoch, number), count)
     size = sum(map(len, bodies)) + len(state) + len(metadata)
     return stored if size < DECODE_IN_THREAD else stored.snapshot()
 
@@ -403,7 +427,7 @@ def _delete(db: sqlite3.Connection, *, key: tuple[str, str]) -> bool:
 
 def _sessions(
     db: sqlite3.Connection, *, scope: str, after: str | None, limit: int
-) -> list[tuple[str, int, int, int, float, float]]:
+) -> list[tuple[int, str, int, int, int, float, float]]:
     if after is None:
         return db.execute(sql.FIRST_SESSIONS, (scope, limit)).fetchall()
     return db.execute(sql.NEXT_SESSIONS, (scope, after, limit)).fetchall()

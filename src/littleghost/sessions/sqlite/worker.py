@@ -34,6 +34,7 @@ __all__ = ["Job", "Worker"]
 BUSY_SECONDS: Final = 30.0
 """How long a job waits for other processes before it is an error."""
 
+TOGETHER: Final = 256
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.025
 FORK_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 5.0
@@ -82,14 +83,16 @@ class Worker:
 
     Args:
         file: What to open.
-        begin: The statement that begins a transaction.
-        together: How many jobs may share a transaction.
+        writes: Whether its transactions write. Those that do are shared by the jobs that wait.
     """
 
-    def __init__(self, file: DatabaseFile, begin: str, together: int) -> None:
+    def __init__(self, file: DatabaseFile, *, writes: bool) -> None:
         self.file = file
-        self.begin = begin
-        self.together = together
+        self.writes = writes
+        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+        # Only a transaction that excludes all others may let in a job that came after it began: a read must see what was
+        # acknowledged before it was asked for.
+        self._together = TOGETHER if writes else 1
         self._reset()
         with _registry_guard:
             _registry.add(self)
@@ -117,7 +120,7 @@ class Worker:
             self._jobs.put(job)
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._run, name=f"littleghost {self.begin}", daemon=True
+                    target=self._run, name=f"littleghost {self._begin}", daemon=True
                 )
                 self._thread.start()
 
@@ -149,7 +152,7 @@ class Worker:
             with self.using:
                 try:
                     connection = self._open()
-                    connection.execute(self.begin)
+                    connection.execute(self._begin)
                 except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
                     if not is_busy(error) or _late(jobs[0]):
                         self._refuse(jobs, error)
@@ -170,7 +173,7 @@ class Worker:
         """Do the jobs within the transaction that has begun, and end it; return those that must each run again, alone."""
         if not alone:
             with suppress(Empty):
-                while len(jobs) < self.together:
+                while len(jobs) < self._together:
                     job = self._jobs.get_nowait()
                     if job is None:
                         self._jobs.put(None)  # nothing comes after it
@@ -187,7 +190,8 @@ class Worker:
                     job.error = error
             committing = True
             connection.execute("COMMIT")
-            self._still_there()
+            if self.writes:
+                self._still_there()
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
             if connection.in_transaction:
                 with suppress(sqlite3.Error):
@@ -203,7 +207,7 @@ class Worker:
         if self.connection is None:
             self.connection = self.file.connect()
             self._identity = self.file.identity()
-        else:
+        elif not self.writes:  # a writer looks when it has written, before it tells anybody
             self._still_there()
         return self.connection
 
@@ -260,7 +264,7 @@ def _deliver(jobs: list[Job]) -> None:
     """Wake who waits for ``jobs``: each event loop once."""
     loops: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
-        job.finished = True
+        job.finished = True  # before anybody is woken, who may read next
         loops.setdefault(job.loop, []).append(job)
     for loop, mine in loops.items():
         with suppress(RuntimeError):  # that loop is closed, and nobody waits
