@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import pytest
 from littleghost import BubblewrapSandbox, Message, Session, SQLiteStore, ToolUse, transcript
 from littleghost.portal import portal
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and signals of Unix")
+termios = pytest.importorskip("termios", reason="terminals and signals of Unix")
 
 LITTLEGHOST = [sys.executable, "-m", "littleghost.cli"]
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

@@ -153,8 +153,9 @@ def test_the_store_can_be_set_for_good(littleghost: Run, url: str):
     assert "shop" in littleghost("sessions", "list", LITTLEGHOST_STORE=url).stdout
 
 
-def test_a_reader_that_leaves_is_no_error(littleghost: Run, url: str, tmp_path: Path):
-    command = [*LITTLEGHOST, "sessions", "show", "shop", "--store", url]
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_leaves_is_no_error(url: str, options: tuple[str, ...]):
+    command = [*LITTLEGHOST, "sessions", "show", "shop", "--store", url, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         child.stdout.close()
         assert child.stderr.read() == ""

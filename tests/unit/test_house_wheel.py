@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "littleghost"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 # What may lie in the package. Another kind of file is welcome once it is named here.
-SUFFIXES = {".py", ".pyi", ".sql", ".typed"}
+SUFFIXES = {".py", ".pyi", ".sql", ".typed", ".jinja"}
 
 # What a source distribution must have to be built, tested and read, and what must never be in one.
 SDIST_HAS = {

@@ -93,6 +93,13 @@ async def test_an_error_inside_lets_go():
         pass
 
 
+async def test_not_waiting_is_decided_at_once():
+    locks = KeyedLocks()
+    async with locks.hold("k"):
+        with pytest.raises(TimeoutError):
+            locks.hold("k", timeout=0).__aenter__().send(None)  # its first step is its last
+
+
 async def test_not_waiting_and_waiting_for_a_while():
     locks, log = KeyedLocks(), []
     holder = Holder(locks, "k", "holder", log)

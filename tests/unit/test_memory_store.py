@@ -89,6 +89,23 @@ async def test_a_new_id_is_not_searched_for_where_the_revision_is_checked():
     assert searched == ["three", "two"]
 
 
+async def test_what_is_written_while_a_reader_decodes_is_not_in_its_snapshot(monkeypatch: pytest.MonkeyPatch):
+    from littleghost.sessions import memory
+
+    store = MemoryStore()
+    await write(store, 0, "x")
+    decode = memory.unpack_bodies
+
+    def slowly(bodies, count):
+        threading.Thread(target=lambda: asyncio.run(write(store, 1, "y"))).start()
+        while store._kept[None, "a"].head.count == 1:
+            pass
+        return decode(bodies, count)
+
+    monkeypatch.setattr(memory, "unpack_bodies", slowly)
+    assert (await store.load("a")).count == 1
+
+
 def test_bodies_that_are_damaged_are_no_history():
     good = b'[{"role":"user","content":[{"type":"text","text":"x"}],"metadata":{}}]'
     assert [message.text for message in unpack_bodies([good, b"", b"[]", good], 2)] == ["x", "x"]

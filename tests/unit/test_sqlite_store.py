@@ -240,6 +240,23 @@ async def test_a_full_disk_is_an_error_that_passes(tmp_path: Path):
         await write(store, 2, "y" * 100_000)
 
 
+async def test_nobody_waits_for_ever_whatever_goes_wrong_in_the_thread(tmp_path: Path, monkeypatch):
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        await write(store, 0, "x")
+
+        def broken(connection, jobs, *, alone):
+            jobs.append(store._writer._jobs.get())
+            raise ZeroDivisionError("a fault of ours")
+
+        monkeypatch.setattr(store._writer, "_work", broken)
+        tasks = [asyncio.create_task(write(store, 1, "y")) for _ in range(2)]
+        answers = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        assert ["a fault of ours" in str(answer) for answer in answers] == [True, True]
+        monkeypatch.undo()
+        await write(store, 1, "z")
+        assert await texts(store) == ["x", "z"]
+
+
 # Cancelling
 
 
@@ -277,6 +294,90 @@ async def test_a_write_that_has_started_completes_and_the_next_read_waits_for_it
         assert (await reading).items[0].created_at == 1.0
         assert await texts(store) == ["x"]
         assert threads()[1:], "reads go to the reader again"
+
+
+async def test_what_was_withdrawn_is_not_done_even_if_it_was_the_first_to_wait(tmp_path: Path):
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        await write(store, 0, "x")
+        done = []
+        with held_up(store):
+            jobs = [Job(lambda _, number=number: done.append(number)) for number in range(3)]
+            for job in jobs:
+                store._writer.submit(job)
+            assert [job.withdraw() for job in jobs[:2]] == [True, True]
+            assert not jobs[0].withdraw()
+        await jobs[2].future
+        assert done == [2]
+        assert not jobs[2].withdraw()
+
+
+async def test_closing_does_not_wait_for_what_was_withdrawn(tmp_path: Path):
+    store = SQLiteStore(tmp_path / "a.db")
+    await write(store, 0, "x")
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    task = asyncio.create_task(write(store, 1, "y"))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    start = time.monotonic()
+    await store.aclose()
+    assert time.monotonic() - start < 2
+    other.execute("ROLLBACK")
+    other.close()
+
+
+async def test_a_thread_keeps_nothing_of_a_job_that_is_done(tmp_path: Path):
+    class Kept:
+        pass
+
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        for run in (store._write, store._read):
+            kept = Kept()
+            gone = weakref.ref(kept)
+            await run(lambda _, kept=kept: None)
+            del kept
+            for _ in range(100):
+                gc.collect()
+                if gone() is None:
+                    break
+                await asyncio.sleep(0.01)
+            assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda revision: revision.replace("-1-1", "-01-1"),
+        lambda revision: revision.replace("-1-1", "-1-01"),
+        lambda revision: revision.upper() if revision != revision.upper() else revision + "x",
+        lambda revision: revision + " ",
+        lambda revision: revision + "-1",
+        lambda revision: "f" * 16 + "-ffffffff-9999999999",
+        lambda revision: "",
+    ],
+)
+async def test_a_revision_is_compared_to_the_character(tmp_path: Path, change):
+    async with SQLiteStore(tmp_path / "a.db", durability="off") as store:
+        commit = await write(store, 0, "x")
+        assert commit.revision.endswith("-1-1")
+        other = change(commit.revision)
+        with pytest.raises(ConflictError) as caught:
+            await write(store, 1, "y", expected_revision=other)
+        assert (caught.value.expected, caught.value.actual) == (other, commit.revision)
+        await write(store, 1, "y", expected_revision=commit.revision)
+
+
+async def test_a_revision_of_another_session_or_actor_opens_no_door(tmp_path: Path):
+    async with SQLiteStore(tmp_path / "a.db", durability="off") as store:
+        commit = await write(store, 0, "x", actor_id="one")
+        for id, actor in (("a", "two"), ("a", None), ("b", "one")):
+            with pytest.raises(ConflictError) as caught:
+                await write(store, 1, "y", id=id, actor_id=actor, expected_revision=commit.revision)
+            assert caught.value.actual is None
+        for count in (0, 2, -1, 2**63, 2**70):
+            with pytest.raises(ConflictError):
+                await write(store, count, "y", actor_id="one", expected_revision=commit.revision)
+        assert (await store.load("a", actor_id="one")).count == 1
 
 
 # Waiting for other processes

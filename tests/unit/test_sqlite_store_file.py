@@ -218,6 +218,56 @@ async def test_an_empty_file_is_a_new_database_unless_it_held_sessions(tmp_path:
         await texts(path)
 
 
+async def test_a_sign_that_outlived_its_file_is_forgotten_before_the_next_is_made(
+    tmp_path: Path, monkeypatch
+):
+    """Else another process, in the moment in which that is still empty, would take it for one that was truncated."""
+    path = tmp_path / "a.db"
+    await fill(path, 1)
+    path.unlink()
+    connect, sizes = sqlite3.connect, []
+
+    def look(*args, **options):
+        sizes.append(os.path.getsize(f"{path}-lease"))
+        return connect(*args, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", look)
+    assert await texts(path) is None
+    assert sizes == [0]
+    assert os.path.getsize(f"{path}-lease") > 0
+
+
+async def test_what_a_file_is_is_seen_in_one_transaction(tmp_path: Path, monkeypatch):
+    """Between two looks another process may make the tables, and they would be taken for another program's."""
+    connect, seen = sqlite3.connect, []
+
+    class Traced(sqlite3.Connection):
+        def execute(self, statement, *args):
+            seen.append(" ".join(statement.split()[:2]))
+            return super().execute(statement, *args)
+
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Traced)
+    )
+    await fill(tmp_path / "a.db", 1)
+    assert seen[:5] == ["BEGIN", "PRAGMA application_id", "PRAGMA user_version", "SELECT EXISTS", "COMMIT"]
+
+
+async def test_a_file_without_its_end_is_refused_though_nothing_of_it_is_missed(tmp_path: Path):
+    path = tmp_path / "a.db"
+    await fill(path)
+    async with SQLiteStore(path) as store:
+        await write(store, 0, "x", id="b")
+        await store.delete("a")
+    whole = path.read_bytes()
+    for missing in (1, 100, 511, 513, 4095):
+        path.write_bytes(whole[:-missing])
+        with pytest.raises(CorruptSessionError):
+            await texts(path, "b")
+    path.write_bytes(whole)
+    assert await texts(path, "b") == ["x"]
+
+
 async def test_an_empty_file_keeps_its_log_for_whoever_repairs_it(tmp_path: Path):
     path, wal = tmp_path / "a.db", tmp_path / "a.db-wal"
     async with SQLiteStore(path) as store:

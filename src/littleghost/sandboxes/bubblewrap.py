@@ -28,7 +28,7 @@ from littleghost.sandboxes.local import LocalSandbox, View
 from littleghost.sandboxes.policy import EffectivePolicy
 from littleghost.sandboxes.processes import DEFAULT_PATH, Program
 from littleghost.sandboxes.seccomp import filter_for
-from littleghost.workspace import parse_path, shown
+from littleghost.workspace import Workspace, parse_path, shown
 
 __all__ = ["BubblewrapSandbox"]
 
@@ -200,7 +200,13 @@ class BubblewrapSandbox(LocalSandbox):
         key = (binary, status.st_dev, status.st_ino, status.st_mtime_ns, os.getuid())
         known = cls._probes.get(key)
         if known is None:
-            known = await probe_bubblewrap(binary)
+
+            def make(workspace: Workspace, *, writable: bool) -> LocalSandbox:
+                sandbox = cls(workspace, writable=writable)
+                sandbox.take(binary)
+                return sandbox
+
+            known = await probe_bubblewrap(binary, make)
             if known.available:  # what failed may have been put right by the next time
                 cls._probes[key] = known
         return known

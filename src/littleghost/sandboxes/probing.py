@@ -8,7 +8,7 @@ import socket
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from littleghost.errors import LittleGhostError
 from littleghost.sandboxes.contract import Check, Execution, Probe
@@ -16,8 +16,7 @@ from littleghost.sandboxes.processes import Launcher, Program
 from littleghost.workspace import Workspace
 
 if TYPE_CHECKING:
-    from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
-    from littleghost.sandboxes.local import View
+    from littleghost.sandboxes.local import LocalSandbox
 
 __all__ = ["probe_bubblewrap"]
 
@@ -45,8 +44,16 @@ _ALLOWED = ("read-workspace", "write-workspace", "write-tmp")
 _NAMESPACES = ("user", "pid", "mnt", "ipc", "uts", "net")
 
 
-async def probe_bubblewrap(binary: str) -> Probe:
-    """Return whether ``binary`` isolates here."""
+class Make(Protocol):
+    """Makes a sandbox that uses the program to be tried."""
+
+    def __call__(self, workspace: Workspace, *, writable: bool) -> LocalSandbox:
+        """Return the sandbox, which is not open."""
+        ...
+
+
+async def probe_bubblewrap(binary: str, make: Make) -> Probe:
+    """Return whether ``binary`` isolates here, in the sandboxes that ``make`` makes with it."""
     launcher = Launcher("the probe of bubblewrap")
     try:
         with tempfile.TemporaryDirectory(prefix="littleghost-probe-") as outside, socket.socket() as listener:
@@ -64,10 +71,9 @@ async def probe_bubblewrap(binary: str) -> Probe:
                     str(listener.getsockname()[1]),
                     canary,
                 )
-                writable = await _run(launcher, binary, workspace, arguments, read_only=False)
-                read_only = await _run(
-                    launcher, binary, workspace, ("/bin/sh", "-c", "echo x > forbidden"), read_only=True
-                )
+                writable = await _run(launcher, make(workspace, writable=True), arguments)
+                forbidden = ("/bin/sh", "-c", "echo x > forbidden")
+                read_only = await _run(launcher, make(workspace, writable=False), forbidden)
             version = await launcher.run(Program(arguments=(binary, "--version")), timeout=10)
             listener.setblocking(False)
             reached = True
@@ -92,16 +98,9 @@ def _laid_out(folder: Path, canary: str) -> tuple[Path, Path]:
     return host_file, root
 
 
-async def _run(
-    launcher: Launcher, binary: str, workspace: Workspace, arguments: tuple[str, ...], *, read_only: bool
-) -> Execution:
-    from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
-
-    sandbox: BubblewrapSandbox = BubblewrapSandbox(workspace, writable=not read_only)
-    sandbox.take(binary)
-    view: View = sandbox.view
+async def _run(launcher: Launcher, sandbox: LocalSandbox, arguments: tuple[str, ...]) -> Execution:
     with ExitStack() as release:
-        return await launcher.run(sandbox.program(view, arguments, {}, ".", release), timeout=20)
+        return await launcher.run(sandbox.program(sandbox.view, arguments, {}, ".", release), timeout=20)
 
 
 def _judged(writable: Execution, read_only: Execution, version: str, *, reached: bool, wrote: bool) -> Probe:

@@ -143,6 +143,7 @@ class DatabaseFile(Struct, frozen=True):
 
         The sign is read before the size: who makes the database sets them in the other order, so a sign seen here is older than an
         empty file seen here. One case is left, a sign that outlived its file while another process makes the next one; it passes.
+        A file of one byte is an empty one to SQLite, for there are systems that cannot lock less.
         """
         for pause in (0.05, 0.2, 0.75, None):
             signed = _size(self.lease_path)
@@ -156,9 +157,7 @@ class DatabaseFile(Struct, frozen=True):
                 if signed:  # the file was removed on purpose, and its sign forgotten
                     os.truncate(self.lease_path, 0)
                 return
-            if (
-                size > 1 or not signed
-            ):  # one byte is nothing to SQLite, for some systems cannot lock an empty file
+            if size > 1 or not signed:
                 return
             if pause is not None:
                 time.sleep(pause)

@@ -81,8 +81,8 @@ class SQLiteStore(SessionStore):
             )
         # Links are followed, for the same file by another name must have the same leases.
         self._file = DatabaseFile(os.path.realpath(name), durability)
-        self._writer = Worker(self._file, writes=True)
         self._reader = Worker(self._file, writes=False)
+        self._writer = Worker(self._file, writes=True, outlives=self._reader)
         self._abandoned: Job | None = None
         # The threads know the workers and not the store, so a store that nobody has any more ends them.
         for worker in (self._writer, self._reader):

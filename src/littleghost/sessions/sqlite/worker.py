@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final
 
 from littleghost.errors import LittleGhostError, StoreError, StoreUnavailableError
@@ -84,11 +84,13 @@ class Worker:
     Args:
         file: What to open.
         writes: Whether its transactions write. Those that do are shared by the jobs that wait.
+        outlives: Another worker of the same store, whose connection is closed before this one's.
     """
 
-    def __init__(self, file: DatabaseFile, *, writes: bool) -> None:
+    def __init__(self, file: DatabaseFile, *, writes: bool, outlives: Worker | None = None) -> None:
         self.file = file
         self.writes = writes
+        self._outlives = outlives
         self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         # Only a transaction that excludes all others may let in a job that came after it began: a read must see what was
         # acknowledged before it was asked for.
@@ -138,9 +140,19 @@ class Worker:
     def _run(self) -> None:
         try:
             while (job := self._jobs.get()) is not None:
-                self._transact([job])
-                del job  # else the last one, and with it its loop, would live until the next comes
+                jobs = [job]
+                try:
+                    self._transact(jobs)
+                except Exception as error:  # noqa: BLE001 (nobody may wait for ever, whatever went wrong here)
+                    with self.using, suppress(sqlite3.Error):
+                        self._close()  # and with it whatever transaction was open
+                    self._refuse([job for job in jobs if not job.finished], error)
+                del job, jobs  # else the last one, and with it its loop, would live until the next comes
         finally:
+            # Who closes last takes the log in; of two that close at once neither is the last.
+            if self._outlives is not None:
+                with suppress(TimeoutError):
+                    self._outlives.ended.result(timeout=EXIT_SECONDS)
             with self.using, suppress(sqlite3.Error):
                 self._close()
             self.ended.set_result(None)
@@ -172,13 +184,12 @@ class Worker:
     def _work(self, connection: sqlite3.Connection, jobs: list[Job], *, alone: bool) -> list[Job]:
         """Do the jobs within the transaction that has begun, and end it; return those that must each run again, alone."""
         if not alone:
-            with suppress(Empty):
-                while len(jobs) < self._together:
-                    job = self._jobs.get_nowait()
-                    if job is None:
-                        self._jobs.put(None)  # nothing comes after it
-                        break
-                    jobs.append(job)
+            while len(jobs) < self._together and not self._jobs.empty():  # nobody else takes from it
+                job = self._jobs.get_nowait()
+                if job is None:
+                    self._jobs.put(None)  # nothing comes after it
+                    break
+                jobs.append(job)
         jobs = [job for job in jobs if job.start()]
         committing = False
         try:
