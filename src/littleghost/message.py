@@ -65,7 +65,10 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
         else:
             items = enumerate(blocks_of(content))
             blocks = tuple(
-                [item if type(item) in BLOCK_TYPES else block_from(item, f"content[{index}]") for index, item in items]
+                [
+                    item if type(item) in BLOCK_TYPES else block_from(item, f"content[{index}]")
+                    for index, item in items
+                ]
             )
         return {
             "role": role,

@@ -402,10 +402,14 @@ class Runtime:
             journal: Any = NoJournal()
             if session is not None:
                 if must_exist and await session.load() is None:
-                    raise SessionNotFoundError(f"there is no session {session.id!r} for this actor", id=session.id)
+                    raise SessionNotFoundError(
+                        f"there is no session {session.id!r} for this actor", id=session.id
+                    )
                 book.messages = await session.journal()
                 context.state = await session.state()
-                journal = SessionJournal(session, len(book.messages), data.pack_object(context.state, "state"))
+                journal = SessionJournal(
+                    session, len(book.messages), data.pack_object(context.state, "state")
+                )
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
@@ -477,7 +481,7 @@ async def _open(
             stack.push_async_callback(workspace.close)
         return workspace, None
     box = sandbox(cast("Workspace", workspace)) if callable(sandbox) else sandbox
-    if not getattr(box, "is_open", box.workspace.is_open):
+    if not box.is_open:
         stack.push_async_callback(box.close)
     await box.open()
     return workspace, box

@@ -149,7 +149,9 @@ class LlamaServer:
             raise
         if "url" not in report:
             self._end()
-            raise ConfigurationError(f"llama.cpp cannot load {self.path}: {report.get('error', 'no reason given')}")
+            raise ConfigurationError(
+                f"llama.cpp cannot load {self.path}: {report.get('error', 'no reason given')}"
+            )
         self._process, self._url = process, report["url"]
 
     def _report(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -166,7 +168,9 @@ class LlamaServer:
                 f"llama.cpp did not load {self.path} within {time.monotonic() - began:.0f} s"
             ) from None
         if not line:
-            raise ModelUnavailableError(f"the llama.cpp process ended with status {process.wait()} while it loaded {self.path}")
+            raise ModelUnavailableError(
+                f"the llama.cpp process ended with status {process.wait()} while it loaded {self.path}"
+            )
         return json.loads(line)
 
 
@@ -275,6 +279,10 @@ class LocalModel(Model):
         await asyncio.to_thread(self.server.start)
         if self._model is None:  # else another call was first
             self._model = OpenAIModel(
-                self.name, base_url=self.server.base_url, api_key=self.server.key, settings=self._settings, max_retries=2
+                self.name,
+                base_url=self.server.base_url,
+                api_key=self.server.key,
+                settings=self._settings,
+                max_retries=2,
             )
         return self._model

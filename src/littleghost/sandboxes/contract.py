@@ -259,6 +259,11 @@ class Sandbox(ABC):
         """Whether the file methods may change the workspace root."""
         return self._root_access == "read_write"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used."""
+        return self.workspace.is_open
+
     async def open(self, run: object = None) -> Self:
         """Open the workspace and make ready; from here on the sandbox owns closing both. Opening twice does nothing.
 

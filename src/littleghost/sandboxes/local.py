@@ -258,6 +258,10 @@ class LocalSandbox(_Local):
                 found[name] = root.access
         return found
 
+    @property
+    def is_open(self) -> bool:
+        return self._state == "open"
+
     def check_open(self) -> None:
         """Raise `ToolError` unless the sandbox is open."""
         if self._state != "open":
@@ -358,6 +362,10 @@ class _Scope(_Local):
         roots = self._view.files.roots
         paths = {name: root.access for name, root in roots.items() if name is not None}
         return msgspec.structs.replace(self._origin.effective_policy, root=roots[None].access, paths=paths)
+
+    @property
+    def is_open(self) -> bool:
+        return self._origin.is_open
 
     async def open(self, run: object = None) -> Self:
         self._origin.check_open()
