@@ -1,7 +1,7 @@
 """JSON values: checking that one can be stored exactly, packing it into bytes, copying and comparing.
 
-A JSON value is ``None``, a ``bool``, an ``int`` of up to 4300 characters, a finite ``float``, a ``str`` of valid Unicode, a list or tuple of JSON
-values, or a mapping from ``str`` to JSON values, nested at most `MAX_DEPTH` deep. Tuples become lists, subclasses their
+A JSON value is ``None``, a ``bool``, an ``int`` of up to 4300 characters, a finite ``float``, a ``str`` of valid Unicode, a list or
+tuple of JSON values, or a mapping from ``str`` to JSON values, nested at most `MAX_DEPTH` deep. Tuples become lists, subclasses their
 plain type. Everything else is refused with a `DataError` that names where it is.
 
 The encoder alone would turn NaN into null, integer keys into strings and bytes into base64, so a value is accepted only

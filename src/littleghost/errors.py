@@ -150,10 +150,12 @@ class ConflictError(ProtocolError):
     Attributes:
         expected: The message count or revision the writer believed in.
         actual: The one the store has; ``None`` where no session exists.
+        commit_id: The commit id, where it was used before for other content.
     """
 
     expected: int | str | None = None
     actual: int | str | None = None
+    commit_id: str | None = None
 
 
 class CorruptSessionError(ProtocolError):

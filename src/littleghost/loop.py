@@ -20,11 +20,13 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 
 from littleghost import transcript
-from littleghost.content import Text, ToolResult, ToolUse
+from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import (
+    DataError,
     DeadlineExceeded,
     LimitExceededError,
     ModelError,
+    ModelProtocolError,
     OutputLimitError,
     RunCancelled,
 )
@@ -201,7 +203,12 @@ def _take(book: Book, answer: ModelEnded, calls: _Calls) -> Part:
     """Take in a model's answer: count it, commit it, have its tools run."""
     book.usage += answer.usage
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
-    message = transcript.admit(answer.message, answer.malformed)
+    try:
+        message = transcript.admit(answer.message, answer.malformed)
+    except DataError as error:
+        fault = ModelProtocolError(f"the model's answer cannot be stored: {error}")
+        fault.__cause__ = error
+        return Ending(outcome="failed", text=book.text, error=fault)
     wanted = message.tool_uses
     cut = not wanted and answer.stop != "end"
     if cut:
@@ -304,10 +311,14 @@ class _Calls:
                 refused.append(fault)
             elif call.name not in self._tools:
                 known = ", ".join(sorted(self._tools)) or "none"
-                refused.append(_error(call, f"There is no tool named {call.name!r}. Tools: {known}."))
+                refused.append(
+                    transcript.error_result(call, f"There is no tool named {call.name!r}. Tools: {known}.")
+                )
             elif limit is not None and before + len(run) >= limit:
                 refused.append(
-                    _error(call, "The tool was not run: the run has reached its limit of tool calls.")
+                    transcript.error_result(
+                        call, "The tool was not run: the run has reached its limit of tool calls."
+                    )
                 )
             else:
                 run.append(call)
@@ -349,7 +360,9 @@ class _Calls:
                 ended = {result.tool_use_id: result for result in stop.results}
                 started = {call.id for call in batch}
                 for name in waiting:
-                    result = ended.get(name) or _error(calls[name], STOPPED if name in started else NOT_RUN)
+                    result = ended.get(name) or transcript.error_result(
+                        calls[name], STOPPED if name in started else NOT_RUN
+                    )
                     yield Emit(ToolEnded(call=calls[name], result=result))
                     held.append(result)
                 break
@@ -376,9 +389,7 @@ def _malformed(message: Message, call: ToolUse) -> ToolResult | None:
     return (
         None
         if reason is None
-        else _error(call, f"The tool was not run: its arguments are not a JSON object ({reason}).")
+        else transcript.error_result(
+            call, f"The tool was not run: its arguments are not a JSON object ({reason})."
+        )
     )
-
-
-def _error(call: ToolUse, text: str) -> ToolResult:
-    return ToolResult(tool_use_id=call.id, content=[Text(text)], status="error")

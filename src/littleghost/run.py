@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from littleghost import data, events, loop, telemetry, transcript
 from littleghost.cancellation import CancellationToken, Deadline
-from littleghost.content import Text, ToolResult, ToolUse
+from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import (
     ConfigurationError,
     DataError,
@@ -446,7 +446,7 @@ class Driver:
             fault = self._check_state()
             if fault is not None:
                 span.fail(fault)
-                return _failed(
+                return transcript.error_result(
                     call,
                     f"Tool failed: it left a state that cannot be stored ({fault}). The state was restored.",
                 )
@@ -516,7 +516,7 @@ class Driver:
     def _result_of(self, task: asyncio.Task[ToolResult]) -> ToolResult:
         call = self._running.pop(task)
         if task.cancelled():
-            return _failed(call, loop.STOPPED)
+            return transcript.error_result(call, loop.STOPPED)
         error = task.exception()
         if error is not None:
             raise error
@@ -553,16 +553,12 @@ class Driver:
 def _tool_error(tool: Tool, call: ToolUse, error: Exception) -> ToolResult:
     """Return what the model learns of a tool's failure: a `ToolError` whole, of anything else the class name alone."""
     if isinstance(error, ToolError):
-        return _failed(call, str(error) or type(error).__name__)
+        return transcript.error_result(call, str(error) or type(error).__name__)
     if isinstance(error, DataError):
-        return _failed(call, f"Tool failed: {error}")
+        return transcript.error_result(call, f"Tool failed: {error}")
     if not isinstance(error, RunCancelled | DeadlineExceeded):
         log.error("tool %s failed", tool.name, exc_info=error)
-    return _failed(call, f"Tool failed ({type(error).__name__})")
-
-
-def _failed(call: ToolUse, text: str) -> ToolResult:
-    return ToolResult(tool_use_id=call.id, content=[Text(text)], status="error")
+    return transcript.error_result(call, f"Tool failed ({type(error).__name__})")
 
 
 def _cancelled(token: CancellationToken) -> RunCancelled:

@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import msgspec
 
+from littleghost import data
 from littleghost.content import Block, Reasoning, Text, ToolResult, ToolUse
-from littleghost.message import Message
+from littleghost.message import Message, pack_messages
 
 __all__ = [
     "MARK",
@@ -38,6 +39,7 @@ MARK = "littleghost"
 """The key of a message's or session's metadata under which the library keeps notes of its own."""
 
 INTERRUPTED = "The tool was interrupted before its result was recorded. Whether it took effect is unknown."
+_SIMPLE = frozenset({Text, ToolUse})
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -145,9 +147,14 @@ def open_turn(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def interrupted(call: ToolUse, text: str = INTERRUPTED) -> ToolResult:
+def error_result(call: ToolUse, text: str) -> ToolResult:
+    """Return the result that says of ``call`` what went wrong."""
+    return ToolResult(tool_use_id=call.id, content=[Text(repair(text))], status="error")
+
+
+def interrupted(call: ToolUse) -> ToolResult:
     """Return the result that settles a call whose outcome nobody knows."""
-    return ToolResult(tool_use_id=call.id, content=[Text(text)], status="error")
+    return error_result(call, INTERRUPTED)
 
 
 def for_model(messages: Iterable[Message]) -> list[Message]:
@@ -248,6 +255,9 @@ def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Messa
     Args:
         message: What the model answered.
         malformed: What was wrong with the arguments of calls, by position among the calls.
+
+    Raises:
+        DataError: Something else in it cannot be stored.
     """
     wrong: dict[str, str] = {}
     content: list[Block] = []
@@ -258,19 +268,21 @@ def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Messa
             fault = (malformed or {}).get(position)
             block, fault = _admit_call(block, position, used, fault)
             if fault is not None:
-                wrong[block.id] = _repair(fault)
+                wrong[block.id] = repair(fault)
             position += 1
         elif isinstance(block, Text | Reasoning):
-            block = msgspec.structs.replace(block, text=_repair(block.text))
+            block = msgspec.structs.replace(block, text=repair(block.text))
         content.append(block)
     admitted = Message("assistant", content, message.metadata)
+    if message.metadata or any(type(block) not in _SIMPLE for block in content):
+        pack_messages((admitted,), "answer")
     return mark(admitted, malformed=wrong) if wrong else admitted
 
 
 def _admit_call(
     call: ToolUse, position: int, used: set[str], fault: str | None
 ) -> tuple[ToolUse, str | None]:
-    identifier = _repair(call.id) or f"call_{position}"
+    identifier = repair(call.id) or f"call_{position}"
     base, number = identifier, 1
     while identifier in used:
         number += 1
@@ -280,19 +292,13 @@ def _admit_call(
     arguments: Any = call.input
     if fault is None:
         try:
-            arguments = _plain(arguments)
+            arguments = data.unpack(data.pack_object(arguments, "arguments"))
         except ValueError as error:
             fault = str(error)
     return ToolUse(id=identifier, name=name, input={} if fault is not None else arguments), fault
 
 
-def _plain(arguments: Any) -> dict[str, Any]:
-    from littleghost import data
-
-    return data.unpack(data.pack_object(arguments, "arguments"))
-
-
-def _repair(text: str) -> str:
+def repair(text: str) -> str:
     """Return ``text`` with pairs of surrogates joined, and lone ones replaced by U+FFFD."""
     try:
         text.encode()

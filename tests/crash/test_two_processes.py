@@ -112,3 +112,17 @@ async def test_many_at_once_all_get_their_turn(tmp_path: Path) -> None:
     assert [message.text for message in messages if message.role == "assistant" and message.text] == [
         f"answer to {question}" for question in asked
     ]
+
+
+async def test_ctrl_c_settles_what_is_open_before_the_program_ends(tmp_path: Path) -> None:
+    process = start(tmp_path, "first", "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    async with SQLiteStore(tmp_path / "sessions.db") as store:
+        messages = await Session(id="s", store=store).history()
+    assert [message.role for message in messages] == ["user", "assistant", "tool"]
+    assert transcript.unsettled(messages) == ()
+    assert "unknown" in messages[2].tool_results[0].text

@@ -18,12 +18,43 @@ ROOT = Path(__file__).resolve().parents[2]
 GGUF = Path(os.environ.get("LITTLEGHOST_TEST_GGUF") or ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
+def status(code: int, body: Any = None, headers: dict[str, str] | None = None) -> list[Any]:
+    """A step: an answer with a status."""
+    raw = body.encode() if isinstance(body, str) else json.dumps(body if body is not None else {}).encode()
+    kind = "text/html" if isinstance(body, str) else "application/json"
+    head = f"HTTP/1.1 {code} X\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n"
+    for name, value in (headers or {}).items():
+        head += f"{name}: {value}\r\n"
+    return ["raw", head.encode() + b"\r\n" + raw]
+
+
+def event(value: Any) -> bytes:
+    """One event of a stream."""
+    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
+
+
+def delta(finish: str | None = None, **fields: Any) -> bytes:
+    """One chunk of an answer."""
+    return event({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
+
+
+def called(*calls: dict[str, Any]) -> bytes:
+    """One chunk with pieces of tool calls."""
+    return delta(tool_calls=list(calls))
+
+
 class Wire:
     """An HTTP server that answers each request with the next step of a script, byte by byte as it says.
 
-    A step is a list of: ``bytes`` to send (after the head, as one chunk), a ``float`` to wait, and ``"cut"`` (close without the end),
-    ``"reset"`` (RST), ``"hang"`` (until the client goes away), ``"raw"`` (what follows is sent without head or chunks).
+    A step is a list of: ``bytes`` to send (after the head, as one chunk), a ``float`` to wait, and ``"cut"`` (close without the
+    end), ``"reset"`` (RST), ``"hang"`` (until the client goes away), ``"raw"`` (what follows goes without head or chunks).
     """
+
+    status = staticmethod(status)
+    event = staticmethod(event)
+    delta = staticmethod(delta)
+    called = staticmethod(called)
+    done = event(b"[DONE]")
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -102,34 +133,6 @@ class Wire:
         return True
 
 
-def status(code: int, body: Any = None, headers: dict[str, str] | None = None) -> list[Any]:
-    """A step: an answer with a status."""
-    raw = body.encode() if isinstance(body, str) else json.dumps(body if body is not None else {}).encode()
-    kind = "text/html" if isinstance(body, str) else "application/json"
-    head = f"HTTP/1.1 {code} X\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n"
-    for name, value in (headers or {}).items():
-        head += f"{name}: {value}\r\n"
-    return ["raw", head.encode() + b"\r\n" + raw]
-
-
-def event(value: Any) -> bytes:
-    """One event of a stream."""
-    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-
-
-def delta(finish: str | None = None, **fields: Any) -> bytes:
-    """One chunk of an answer."""
-    return event({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
-
-
-def called(*calls: dict[str, Any]) -> bytes:
-    """One chunk with pieces of tool calls."""
-    return delta(tool_calls=list(calls))
-
-
-DONE = event(b"[DONE]")
-
-
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
     server = Wire()
@@ -139,14 +142,6 @@ async def wire() -> AsyncIterator[Wire]:
         assert server.remaining == 0, f"{server.remaining} answers were not asked for"
     finally:
         await server.stop()
-
-
-@pytest.fixture(scope="session")
-def chunks() -> Any:
-    """The functions above, for test modules, which cannot import this one."""
-    from types import SimpleNamespace
-
-    return SimpleNamespace(status=status, event=event, delta=delta, called=called, DONE=DONE)
 
 
 @pytest.fixture(scope="session")

@@ -365,6 +365,11 @@ class Screen:
     def write(self, text: str) -> None:
         os.write(self.master, text.encode())
 
+    def ctrl_c(self) -> None:
+        # At the pace of people: between its prompt and its first wait for a key, CPython's readline leaves a signal for later.
+        time.sleep(0.3)
+        self.write("\x03")
+
     def expect(self, *words: str, within: float = 30.0) -> str:
         """Wait for `words`, in this order, after what was expected before."""
         give_up = time.monotonic() + within
@@ -434,7 +439,7 @@ async def test_ctrl_c_stops_the_turn_and_not_the_program(server: Server, screen:
     chat.write("a story\n")
     chat.expect("Once upon a time")
     began = time.monotonic()
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("stopped; what was written is kept", "> ")
     assert time.monotonic() - began < 10
     messages = await stored(tmp_path / "s.db", "s")
@@ -442,16 +447,16 @@ async def test_ctrl_c_stops_the_turn_and_not_the_program(server: Server, screen:
     assert transcript.is_partial(messages[-1])
     chat.write("there?\n")
     chat.expect("Still here.", "> ")
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("Ctrl-C again, or Ctrl-D, leaves.", "> ")
     for _ in range(2):  # these clear what was typed, and leave nothing
         chat.write("half a line")
         chat.expect("half a line")
-        chat.write("\x03")
+        chat.ctrl_c()
         chat.expect("> ")
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("Ctrl-C again, or Ctrl-D, leaves.", "> ")
-    chat.write("\x03")
+    chat.ctrl_c()
     assert chat.end() == 0
     assert f"To go on: littleghost chat --session s --base-url {server.url} --store" in chat.text
     assert "Traceback" not in chat.text
@@ -480,11 +485,11 @@ async def test_ctrl_c_while_a_program_of_the_sandbox_runs(
     chat.write("wait\n")
     chat.expect('… shell(command=["sleep", "60"])')
     time.sleep(0.3)
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("✗ shell", "stopped", "stopped; what was written is kept", "> ")
     chat.write("and now?\n")
     chat.expect("… shell")
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("> ")
     chat.write("\x04")
     assert chat.end() == 0
@@ -647,7 +652,7 @@ def test_a_small_model_is_called_small_and_answers(gguf: Path, littleghost: Run,
     chat.write("Tell me a very long story about a ghost.\n")
     chat.expect("ghost.")
     time.sleep(1.5)
-    chat.write("\x03")
+    chat.ctrl_c()
     chat.expect("stopped; what was written is kept", "> ")
     chat.write("\x04")
     assert chat.end() == 0

@@ -492,7 +492,7 @@ def test_what_a_result_becomes(value: Any, content: Any):
         ([object()], "result"),
         (threading, "result"),
         (Text("\ud800"), "result[0].content[0].text"),
-        ([Text("a"), ToolUse(id="", name="f")], "result[0].content[1]"),
+        ([Text("a"), ToolUse(id="1", name="f")], "result"),
     ],
 )
 def test_a_result_with_no_exact_json_is_refused(value: Any, path: str):

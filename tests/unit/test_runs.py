@@ -27,6 +27,7 @@ from littleghost import (
     ModelProtocolError,
     ModelUnavailableError,
     OutputLimitError,
+    Reasoning,
     Retrying,
     RunCancelled,
     RunContext,
@@ -123,11 +124,19 @@ async def test_what_the_model_learns_of_failures(caplog: pytest.LogCaptureFixtur
         return Text("\ud800")
 
     @tool
+    async def surrogate_error() -> str:
+        raise ToolError("no file \udcff")
+
+    @tool
+    async def thinking() -> list[Any]:
+        return [Text("a"), Reasoning(text="secret")]
+
+    @tool
     async def not_json() -> float:
         return float("nan")
 
-    tools = [refuse, burst, surrogate, surrogate_block, not_json, stock]
-    names = ["refuse", "burst", "surrogate", "surrogate_block", "not_json"]
+    tools = [refuse, burst, surrogate, surrogate_block, not_json, surrogate_error, thinking, stock]
+    names = ["refuse", "burst", "surrogate", "surrogate_block", "not_json", "surrogate_error", "thinking"]
     model = ScriptedModel(
         [calls(*((name, {}) for name in names), ("nothing", {}), ("stock", {"sku": 5})), "ok"]
     )
@@ -142,8 +151,10 @@ async def test_what_the_model_learns_of_failures(caplog: pytest.LogCaptureFixtur
     assert "lone surrogate" in texts[2]
     assert "lone surrogate" in texts[3]
     assert "not a finite number" in texts[4] or "JSON" in texts[4]
-    assert "no tool named 'nothing'" in texts[5]
-    assert "sku" in texts[6]
+    assert texts[5] == "no file \ufffd"
+    assert "secret" not in str(answers)
+    assert "no tool named 'nothing'" in texts[7]
+    assert "sku" in texts[8]
     assert "burst failed" in caplog.text
 
 
@@ -399,6 +410,13 @@ async def test_a_model_that_ends_without_an_answer_has_failed() -> None:
     assert isinstance(run.error, ModelProtocolError)
 
 
+async def test_an_answer_that_cannot_be_stored_is_a_failed_run() -> None:
+    run = await Agent(ScriptedModel([Message.assistant("hi", {"a": float("nan")})])).ask("hi")
+    assert run.outcome == "failed"
+    assert isinstance(run.error, ModelProtocolError)
+    assert "metadata.a" in str(run.error)
+
+
 async def test_what_a_tool_does_to_its_arguments_stays_with_it() -> None:
     @tool
     async def spoil(items: Any) -> str:
@@ -451,8 +469,6 @@ async def test_a_stopped_run_that_stored_nothing_raises() -> None:
 
 
 async def test_reasoning_is_kept_in_the_run_and_not_stored() -> None:
-    from littleghost import Reasoning
-
     thinking = Message.assistant(
         [Reasoning(text="secret thought", signature="s"), *calls(("stock", {"sku": "A7"})).content]
     )

@@ -67,9 +67,9 @@ def build(top: Path, entries: dict[str, object]) -> Path:
     for path, kind in sorted(entries.items()):
         place = root / path
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not os.path.realpath(place.parent).startswith(str(root)):
+            if not f"{os.path.realpath(place.parent)}/".startswith(f"{root}/"):
                 continue
+            place.parent.mkdir(parents=True, exist_ok=True)
             if kind == "file":
                 place.write_text(f"content of {path}")
             elif kind == "directory":

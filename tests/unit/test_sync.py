@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import inspect
 import os
@@ -266,6 +267,30 @@ def test_one_holder_at_a_time(store: sync.Store):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), store.synchronize("s", timeout=0):
             raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError(), KeyboardInterrupt(), SystemExit()])
+def test_a_block_is_left_before_what_follows_it_and_told_the_error(error: BaseException | None):
+    happened: list[Any] = []
+
+    class Noting(littleghost.MemoryStore):
+        @contextlib.asynccontextmanager
+        async def synchronize(self, id: str, **options: Any) -> Any:
+            try:
+                yield
+            except BaseException as raised:
+                happened.append(raised)
+                raise
+            finally:
+                happened.append("left")
+
+    with contextlib.suppress(ZeroDivisionError, KeyboardInterrupt, SystemExit):
+        with sync.Store(Noting()).synchronize("s"):
+            happened.append("inside")
+            if error is not None:
+                raise error
+        happened.append("after")
+    assert happened == (["inside", "left", "after"] if error is None else ["inside", error, "left"])
 
 
 def test_a_lease_ends_with_its_block(tmp_path: Path):

@@ -190,7 +190,7 @@ class OpenAIModel(Model):
         except CutError as error:
             raise Again(_caused(ModelUnavailableError(f"{self.host} broke off its answer"), error)) from None
         except ServerFaultError as error:
-            raise self._refused(None, error.body, {}) from None
+            raise self._refused(_status(error.body), error.body, {}) from None
         except NotTheAPIError:
             raise
         except ModelProtocolError as error:
@@ -420,6 +420,12 @@ def _fault(body: Any) -> dict[str, Any]:
     message = form.get("message") or form.get("detail") or ""
     text = {name: form[name] if isinstance(form.get(name), str) else "" for name in ("code", "type")}
     return {**form, **text, "message": message if isinstance(message, str) else str(message)}
+
+
+def _status(body: Any) -> int | None:
+    """Return the HTTP status that an error object names, or ``None``."""
+    code = cast("dict[str, Any]", body).get("code") if isinstance(body, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
 def _overflow(fault: Mapping[str, Any]) -> ContextOverflowError:

@@ -78,7 +78,7 @@ async def probe_bubblewrap(binary: str, make: Make) -> Probe:
             listener.setblocking(False)
             reached = True
             try:
-                listener.accept()
+                listener.accept()[0].close()
             except BlockingIOError:
                 reached = False
             wrote = root.joinpath("forbidden").exists()

@@ -219,7 +219,8 @@ class SessionStore(ABC):
                 others followed it.
 
         Raises:
-            ConflictError: The count or the revision is another, or ``commit_id`` was used for other content. Nothing was written.
+            ConflictError: The count or the revision is another, or ``commit_id``, which the error then names, was used for other content.
+                Nothing was written.
             DataError: A value cannot be stored exactly. Nothing was written.
             StoreUnavailableError: Whether it was written is unknown; sending it again with its ``commit_id`` is safe.
         """

@@ -65,6 +65,10 @@ class _Known(Struct, kw_only=True):
     metadata: bytes
 
 
+NEVER: Final = "never"
+"""A revision that no store gives."""
+
+
 class _Stale(Exception):
     """What a write was drawn up from is no longer what is known."""
 
@@ -78,6 +82,7 @@ class _Draft(Struct, frozen=True, kw_only=True):
     state: bytes
     metadata: bytes
     commit_id: str
+    named: bool = False  # by the caller, who may have sent it before, from another process
 
     def same(self, other: _Draft) -> bool:
         """Whether ``other`` is this write again."""
@@ -438,6 +443,7 @@ class Session:
             state=known.state if state is UNSET else data.pack_object(state, "state"),
             metadata=known.metadata if metadata is UNSET else data.pack_object(metadata, "metadata"),
             commit_id=uuid.uuid4().hex if commit_id is None else commit_id,
+            named=commit_id is not None,
         )
 
     async def _write(
@@ -465,23 +471,49 @@ class Session:
             options["expected_revision"] = known.revision if known.exists else None
         if "commit_ids" in self.store.capabilities:
             options["commit_id"] = draft.commit_id
+        if draft.named and known.exists and "revisions" in self.store.capabilities:
+            first = await self._first_answer(draft, parent, options)
+            if first is not None:
+                self._known = None  # others may have followed
+                return first
         self._uncertain = draft
         try:
-            answer: Any = await self._call(
-                draft.kind,
-                parent,
-                self.store.append if draft.kind == "append" else self.store.replace,
-                messages=list(draft.messages),
-                state=data.unpack(draft.state),
-                metadata=data.unpack(draft.metadata),
-                **options,
-            )
+            answer = await self._perform(draft, parent, options)
         except ProtocolError:
             self._uncertain = None  # refused: nothing was written
             raise
         commit = self._acknowledged(answer, draft, known)
         self._uncertain = None
         return commit
+
+    async def _first_answer(
+        self, draft: _Draft, parent: str | None, options: Mapping[str, Any]
+    ) -> Commit | None:
+        """Return what was answered to the commit of this name, if there is one.
+
+        A store looks for the id where its check fails, so it is asked to expect what no session has; what was loaded after the commit
+        would pass the check, and be a second turn.
+        """
+        try:
+            answer = await self._perform(draft, parent, {**options, "expected_revision": NEVER})
+        except ConflictError as error:
+            if error.commit_id is not None:
+                raise
+            return None
+        if not isinstance(answer, Commit):
+            raise self._malformed(f"{draft.kind} accepted a revision that it never gave")
+        return answer
+
+    async def _perform(self, draft: _Draft, parent: str | None, options: Mapping[str, Any]) -> Any:
+        return await self._call(
+            draft.kind,
+            parent,
+            self.store.append if draft.kind == "append" else self.store.replace,
+            messages=list(draft.messages),
+            state=data.unpack(draft.state),
+            metadata=data.unpack(draft.metadata),
+            **options,
+        )
 
     async def _find_out(self, lost: _Draft, known: _Known) -> bool:
         """Read again after a write whose answer was lost, and return whether it took place.

@@ -7,16 +7,16 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
 from littleghost import data
-from littleghost.content import Block, Text
+from littleghost.content import Block, Document, Image, Text
 from littleghost.errors import ConfigurationError, DataError, ToolError
-from littleghost.message import Message, pack_messages
+from littleghost.message import BLOCK_TYPES, Message, pack_messages
 from littleghost.tools.contract import RunContext, Tool
 
 __all__ = ["FunctionTool", "tool"]
@@ -127,13 +127,14 @@ def result_content(value: Any) -> tuple[Block, ...]:
     """
     if isinstance(value, str):
         return (Text(data.check_text(value, "result")),)
-    blocks: Any = (value,) if isinstance(value, Block) else value
-    if (
-        isinstance(blocks, list | tuple)
-        and blocks
-        and all(isinstance(item, Block) for item in cast("Any", blocks))
-    ):
-        return pack_messages((Message("tool", cast("Any", blocks)),), "result")[1][0].content
+    items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else (value,))
+    kinds: set[type] = {type(item) for item in items}
+    if kinds & BLOCK_TYPES:
+        if not kinds <= {Text, Image, Document}:
+            raise DataError.at(
+                "result", "blocks of a result are Text, Image or Document, with nothing else beside them"
+            )
+        return pack_messages((Message("tool", items),), "result")[1][0].content
     try:
         plain: Any = msgspec.to_builtins(value, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:

