@@ -27,7 +27,7 @@ class CancellationToken:
     __slots__ = ("_callbacks", "_cancelled", "_lock", "_parent_link", "_reason")
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come in while it is held
         self._cancelled = False
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[], None]] = {}

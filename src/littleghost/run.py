@@ -573,6 +573,7 @@ def _call_on(running: asyncio.AbstractEventLoop, callback: Callable[[], None]) -
     try:
         if asyncio.get_running_loop() is running:
             callback()
+            running.call_soon_threadsafe(lambda: None)  # it sleeps, where a signal handler has called
             return
     except RuntimeError:
         pass

@@ -52,12 +52,18 @@ def sanitise(messages: Iterable[Message]) -> list[Message]:
     kept: list[Message] = []
     for message in messages:
         transient = message.metadata.get("transient")
-        if message.role == "system" or not (transient is None or transient is False):
-            continue
-        clean = message.without_reasoning()
-        if clean.content or not message.content:
-            kept.append(clean)
-    return kept
+        if message.role != "system" and (transient is None or transient is False):
+            kept.append(message)
+    return without_reasoning(kept)
+
+
+def without_reasoning(messages: Iterable[Message]) -> list[Message]:
+    """Return ``messages`` without reasoning, as every store has to keep them.
+
+    A message emptied by that goes, one that was empty from the start stays.
+    """
+    pairs = ((message, message.without_reasoning()) for message in messages)
+    return [after for before, after in pairs if after.content or not before.content]
 
 
 def normalise(messages: Iterable[Message]) -> list[Message]:

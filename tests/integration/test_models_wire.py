@@ -29,20 +29,18 @@ from littleghost.events import ModelEnded, Retrying, TextDelta
 from littleghost.message import Message
 from littleghost.models.contract import ModelRequest
 from littleghost.models.openai import OpenAIModel
+from littleghost.models.retry import RetryPolicy
 from littleghost.usage import Usage
 
 KEY = "sk-very-secret-0123456789"
 HELLO = ModelRequest(messages=[Message.user("Hello")])
 
 
-
-
 @pytest.fixture
 async def model(wire):
-    from littleghost.models.retry import RetryPolicy
-
     model = OpenAIModel("tiny", base_url=wire.base_url, api_key=KEY)
     model._policy = RetryPolicy(retries=2, base=0.001)
+    # Waits are short, so that tests are quick; what Retry-After asks is waited for in full.
     yield model
     await model.aclose()
 

@@ -56,7 +56,9 @@ def test_the_signatures_are_those_of_the_contract() -> None:
 
 async def test_a_sandbox_offers_what_it_overrides(tmp_path: Path) -> None:
     class Echo(Sandbox):
-        async def execute_program(self, command, *, timeout, context=None, max_output_bytes=1_000_000, **options):
+        async def execute_program(
+            self, command, *, timeout, context=None, max_output_bytes=1_000_000, **options
+        ):
             return Execution(stdout=repr((command, timeout, max_output_bytes, options)), exit_code=0)
 
     async with Echo(tmp_path / "root") as sandbox:
@@ -101,7 +103,11 @@ class MemorySandbox(Sandbox):
 
         name, components = self.workspace.resolve(path)
         assert name is None
-        if not components or path.endswith(("/", "/.")) or any(key[: len(components)] == components != key for key in self.files):
+        if (
+            not components
+            or path.endswith(("/", "/."))
+            or any(key[: len(components)] == components != key for key in self.files)
+        ):
             raise ToolIsADirectoryError(f"{path}: is a directory")
         return components
 
@@ -132,7 +138,12 @@ class MemorySandbox(Sandbox):
         return names
 
     async def write(self, path, content, *, context=None):
-        from littleghost.errors import ToolNotADirectoryError, ToolPermissionError, ToolUnicodeError, ToolValueError
+        from littleghost.errors import (
+            ToolNotADirectoryError,
+            ToolPermissionError,
+            ToolUnicodeError,
+            ToolValueError,
+        )
 
         key = self._at(path)
         if not self.writable:
@@ -169,7 +180,10 @@ def test_an_execution_succeeds_by_its_code_and_its_error() -> None:
     assert msgspec.json.decode(msgspec.json.encode(Execution(exit_code=3)), type=Execution).exit_code == 3
 
 
-@pytest.mark.parametrize("limits", [{"read_bytes": -1}, {"memory_bytes": "1G"}, {"list_entries": None}, {"wall_seconds": float("nan")}])
+@pytest.mark.parametrize(
+    "limits",
+    [{"read_bytes": -1}, {"memory_bytes": "1G"}, {"list_entries": None}, {"wall_seconds": float("nan")}],
+)
 def test_limits_are_numbers(limits) -> None:
     with pytest.raises(ConfigurationError):
         SandboxLimits(**limits)
@@ -213,7 +227,9 @@ SCOPES = st.lists(
 @given(SCOPES, st.booleans())
 def test_a_scope_of_a_scope_never_widens(narrowings, writable: bool) -> None:
     sandbox = HostSandbox(
-        Workspace("/nowhere", {"notes": "n", "data": "/data"}), writable=writable, policy={"paths": {"data": "read_write"}}
+        Workspace("/nowhere", {"notes": "n", "data": "/data"}),
+        writable=writable,
+        policy={"paths": {"data": "read_write"}},
     )
     current: Sandbox = sandbox
     for narrowing in narrowings:
@@ -233,7 +249,9 @@ def test_a_scope_of_a_scope_never_widens(narrowings, writable: bool) -> None:
         assert old.whole or not new.whole
         assert new.limits == old.limits.lowered(new.limits)
         assert current.capabilities <= before.capabilities
-        assert before.writable or not current.writable or narrowing.get("path", ".").startswith("workspace://")
+        assert (
+            before.writable or not current.writable or narrowing.get("path", ".").startswith("workspace://")
+        )
 
 
 def test_a_policy_is_understood_or_refused(tmp_path: Path) -> None:
@@ -290,7 +308,12 @@ async def test_the_host_says_that_it_isolates_nothing(tmp_path: Path) -> None:
     assert (policy.root, policy.network, policy.root_filesystem) == ("read_only", "inherit", "host")
     assert "all of that user's rights" in policy.processes
     assert "read-only access for programs" in policy.not_enforced
-    assert not sandbox.capabilities & {"isolation", "read_only_processes", "network_none", "hidden_environment"}
+    assert not sandbox.capabilities & {
+        "isolation",
+        "read_only_processes",
+        "network_none",
+        "hidden_environment",
+    }
     probe = await HostSandbox.probe()
     assert probe.available
     assert "no isolation" in probe.reason
@@ -356,7 +379,9 @@ def test_there_is_no_fallback_from_isolation(tmp_path: Path, monkeypatch: pytest
         native_sandbox(tmp_path)
 
 
-async def test_a_command_is_a_span_without_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_is_a_span_without_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from littleghost.sandboxes import local
 
     seen: list[tuple[str, dict]] = []

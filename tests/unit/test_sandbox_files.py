@@ -47,10 +47,24 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 NAMES = st.sampled_from(["a", "b", "c", "l", "secret"])
-PARTS = st.lists(st.sampled_from(["a", "b", "c", "l", "secret", ".", "..", "", "root", "outside"]), min_size=1, max_size=5)
+PARTS = st.lists(
+    st.sampled_from(["a", "b", "c", "l", "secret", ".", "..", "", "root", "outside"]), min_size=1, max_size=5
+)
 TARGETS = st.one_of(
     PARTS.map("/".join).filter(bool),
-    st.sampled_from(["/", "/etc/hostname", "/proc/self/cwd", "ROOT/a", "OUTSIDE/secret", "..", "../outside", "../root/a", "l"]),
+    st.sampled_from(
+        [
+            "/",
+            "/etc/hostname",
+            "/proc/self/cwd",
+            "ROOT/a",
+            "OUTSIDE/secret",
+            "..",
+            "../outside",
+            "../root/a",
+            "l",
+        ]
+    ),
 )
 ENTRIES = st.dictionaries(
     st.lists(NAMES, min_size=1, max_size=3).map("/".join),
@@ -113,7 +127,12 @@ def test_nothing_outside_is_ever_reached(entries: dict[str, object], paths: list
                     else:
                         real = os.path.realpath(root / path)
                         assert real == str(root) or real.startswith(f"{root}/")
-                        assert [entry.rstrip("/") for entry in listing] == sorted(os.listdir(real), key=lambda e: e + "/" * (os.path.isdir(f"{real}/{e}") and not os.path.islink(f"{real}/{e}")))
+                        assert [entry.rstrip("/") for entry in listing] == sorted(
+                            os.listdir(real),
+                            key=lambda e: (
+                                e + "/" * (os.path.isdir(f"{real}/{e}") and not os.path.islink(f"{real}/{e}"))
+                            ),
+                        )
                     found.append(listing)
         assert results["kernel"] == results["walk"]
         for mine, theirs in zip(results["path"], results["kernel"], strict=True):
@@ -220,7 +239,7 @@ def other(tmp_path: Path) -> Path:
 async def test_whatever_fails_leaves_the_old_file_and_no_other(sandbox, tmp_path: Path, monkeypatch) -> None:
     await sandbox.write("f", "old")
     real = {name: getattr(os, name) for name in ("write", "fchmod", "replace")}
-    for name in real:
+    for name, function in real.items():
 
         def fail(*_, **__):
             raise OSError(errno.ENOSPC, "full")
@@ -228,7 +247,7 @@ async def test_whatever_fails_leaves_the_old_file_and_no_other(sandbox, tmp_path
         monkeypatch.setattr(files.os, name, fail)
         with pytest.raises(ToolError, match="no space left"):
             await sandbox.write("f", "new")
-        monkeypatch.setattr(files.os, name, real[name])
+        monkeypatch.setattr(files.os, name, function)
         assert os.listdir(tmp_path / "root") == ["f"]
         assert await sandbox.read("f") == "old"
 
@@ -355,7 +374,10 @@ async def test_descriptors_do_not_leak(sandbox, tmp_path: Path) -> None:
         await sandbox.replace("link", "y", "z")
         await sandbox.list("d")
         for path in ("out/x", "d", "no", "d/f/x"):
-            for attempt in (sandbox.read(path), sandbox.write(path + "/new/x" if path == "d/f" else path, "x")):
+            for attempt in (
+                sandbox.read(path),
+                sandbox.write(path + "/new/x" if path == "d/f" else path, "x"),
+            ):
                 try:
                     await attempt
                 except ToolError:

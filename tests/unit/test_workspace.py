@@ -46,7 +46,9 @@ async def test_opening_and_closing_twice(tmp_path: Path) -> None:
     assert calls == ["setup", "teardown"] * 2
 
 
-async def test_a_relative_path_is_below_the_root_and_created_and_an_absolute_one_must_exist(tmp_path: Path) -> None:
+async def test_a_relative_path_is_below_the_root_and_created_and_an_absolute_one_must_exist(
+    tmp_path: Path,
+) -> None:
     there = tmp_path / "there"
     there.mkdir()
     async with Workspace(tmp_path / "root", {"notes": "in/notes", "data": there}) as workspace:
@@ -199,7 +201,9 @@ def test_paths_that_are_refused(path: str, error: type[Exception]) -> None:
     assert isinstance(caught.value, ToolError)
 
 
-@pytest.mark.parametrize("path", ["a\\b", "c:x", "file.txt:stream", "con", "NUL.txt", "a/lpt1", "a.", "a ", "conin$"])
+@pytest.mark.parametrize(
+    "path", ["a\\b", "c:x", "file.txt:stream", "con", "NUL.txt", "a/lpt1", "a.", "a ", "conin$"]
+)
 def test_what_windows_reads_into_a_name_is_refused_there(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ToolPermissionError):

@@ -65,7 +65,7 @@ class Bank:
 # Tools. This one has an effect that must not happen twice, so it is not declared idempotent.
 
 
-@tool
+@tool(timeout=60)
 async def charge(order: int, context: RunContext[Bank]) -> str:
     """Charge the customer of an order."""
     bank = context.deps

@@ -593,7 +593,8 @@ def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     try:
         return data.unpack(data.pack_object(value, "arguments")), None
     except DataError as error:
-        return {}, str(error)
+        path = error.path if len(error.path) <= 80 else error.path[:79] + "…"
+        return {}, f"{path}: {error.reason}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -105,6 +106,7 @@ class OpenAIModel(Model):
         self._timeout = timeout
         self._policy = RetryPolicy(retries=max_retries)
         self._developer = developer_role
+        self._lock = threading.Lock()
         self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None]]] = {}
 
     def __repr__(self) -> str:
@@ -134,7 +136,8 @@ class OpenAIModel(Model):
 
     async def aclose(self) -> None:
         """Close the connections. A client that was passed in stays open. The model can be used again."""
-        clients, self._clients = self._clients, {}
+        with self._lock:
+            clients, self._clients = self._clients, {}
         for loop, (_, lifetime) in clients.items():
             if loop is asyncio.get_running_loop():
                 await lifetime.aclose()
@@ -228,13 +231,19 @@ class OpenAIModel(Model):
         if known is not None:
             return known[0]
         key = self._key()
-        if "openai" not in sys.modules:
-            # It takes half a second, which the loop is not to stand still for.
-            await asyncio.to_thread(_import)
+        # Importing the SDK takes half a second, making a client a tenth; the event loop is not to stand still for that.
+        client = await asyncio.to_thread(self._make, key)
+        lifetime = _lifetime(client)
+        await anext(lifetime)
+        with self._lock:  # other loops are in other threads
+            for other in [other for other in self._clients if other.is_closed()]:
+                del self._clients[other]
+            # Where another call was first, its client is taken, and this one goes unused.
+            return self._clients.setdefault(loop, (client, lifetime))[0]
+
+    def _make(self, key: str) -> AsyncOpenAI:
         openai = _import()
-        if (known := self._clients.get(loop)) is not None:
-            return known[0]
-        client = openai.AsyncOpenAI(
+        client: AsyncOpenAI = openai.AsyncOpenAI(
             api_key=key,
             base_url=self._base_url,
             max_retries=0,
@@ -242,10 +251,7 @@ class OpenAIModel(Model):
             # The SDK's own wrapper closes itself in whatever loop the garbage collector finds running.
             http_client=openai.DefaultAsyncHttpxClient(),
         )
-        lifetime = _lifetime(client)
-        self._clients = {other: entry for other, entry in self._clients.items() if not other.is_closed()}
-        self._clients[loop] = client, lifetime
-        await anext(lifetime)
+        _ = client.chat.completions.with_streaming_response  # it loads its parts as they are asked for
         return client
 
     def _key(self) -> str:
@@ -323,14 +329,16 @@ class OpenAIModel(Model):
             return ModelUnavailableError(
                 f"{self.host}: the account's quota is used up ({what})", status=status
             )
+        why = f": {told}" if told else ""
         if status is None or status >= 500 or status in RETRIED:
             after = retry_after(headers)
             reason = "is asked too often" if status == 429 else "failed"
-            error = ModelUnavailableError(f"{self.host} {reason} ({what})", status=status, retry_after=after)
+            error = ModelUnavailableError(
+                f"{self.host} {reason} ({what}){why}", status=status, retry_after=after
+            )
+            # A header of OpenAI's, which knows better than the status.
             return error if headers.get("x-should-retry") == "false" else Again(error, after=after)
-        return ModelRequestError(
-            f"{self.host} refused the request ({what})" + (f": {told}" if told else ""), status=status
-        )
+        return ModelRequestError(f"{self.host} refused the request ({what}){why}", status=status)
 
     def _safe(self, text: str) -> str:
         """Return a provider's words as one short line without anything that looks like a key."""

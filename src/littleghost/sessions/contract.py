@@ -171,7 +171,8 @@ class SessionStore(ABC):
     ==================== =============================================================================================
 
     The key of a session is the pair ``(actor_id, id)``; the same id under another actor is another session. Identity comes from the caller,
-    never from ambient state. Values are validated before a store sees them when they come through a `Session`.
+    never from ambient state. Values are validated before a store sees them when they come through a `Session`. A store removes reasoning
+    itself too, with `transcript.without_reasoning`.
     """
 
     capabilities: frozenset[str] = frozenset()

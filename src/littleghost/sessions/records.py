@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from littleghost import data
+from littleghost import data, transcript
 from littleghost.errors import DataError
 from littleghost.message import Message, pack_messages
 from littleghost.sessions.contract import COMMIT_ID
@@ -58,8 +58,7 @@ def record(
     """
     if commit_id is not None and not COMMIT_ID.fullmatch(commit_id):
         raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
-    clean = ((message, message.without_reasoning()) for message in messages)
-    body, kept = pack_messages([after for before, after in clean if after.content or not before.content])
+    body, kept = pack_messages(transcript.without_reasoning(messages))
     return Record(
         kind=kind,
         body=body,

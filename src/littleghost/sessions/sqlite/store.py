@@ -88,6 +88,11 @@ class SQLiteStore(SessionStore):
         for worker in (self._writer, self._reader):
             weakref.finalize(self, worker.stop).atexit = False
 
+    @property
+    def path(self) -> str:
+        """The file, by its absolute path."""
+        return self._file.path
+
     def __repr__(self) -> str:
         return f"SQLiteStore({self._file.path!r}, durability={self._file.durability!r})"
 
