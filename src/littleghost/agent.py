@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from littleghost import data
@@ -53,10 +53,14 @@ class Agent:
     ) -> None:
         if not isinstance(model, Model | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"model must be a Model or a string such as 'openai:gpt-5', not a {type(model).__name__}"
+                f"model must be a Model or a string such as 'openai:gpt-5', not {data.kind(model)}"
             )
         if not _NAME.fullmatch(name):
             raise ConfigurationError("name must have 1 to 128 characters, none of them a control character")
+        if isinstance(tools, str | Tool | Toolset) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("tools must be a list of tools, toolsets and functions")
+        if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
         self._model = model
         self._instructions = instructions
         self._tools = tuple(_as_tool(item) for item in tools)
@@ -139,4 +143,4 @@ def _as_tool(item: Any) -> Tool | Toolset:
         return cast("type[Toolset]", item)()
     if callable(item):
         return FunctionTool(cast("Callable[..., Any]", item))
-    raise ConfigurationError(f"tools must be tools, toolsets or functions, not a {type(item).__name__}")
+    raise ConfigurationError(f"tools must be tools, toolsets or functions, not {data.kind(item)}")

@@ -51,7 +51,7 @@ def pack(value: Any, path: str = "value", free: int = 0) -> bytes:
 def pack_object(value: Any, path: str = "value") -> bytes:
     """Return ``value``, which must be a mapping, as compact JSON; see `pack`."""
     if not isinstance(value, Mapping):
-        raise DataError.at(path, f"expected an object with string keys, got {_kind(value)}")
+        raise DataError.at(path, f"expected an object with string keys, got {kind(value)}")
     return pack(cast("Any", value), path)
 
 
@@ -117,7 +117,7 @@ def walk(value: Any, path: str, depth: int = 0, inside: tuple[int, ...] = ()) ->
             raise DataError.at(path, f"{float(value)!r} is not a finite number")
         return float(value)
     if not isinstance(value, Mapping | list | tuple):
-        raise DataError.at(path, f"{_kind(value)} is not a JSON value")
+        raise DataError.at(path, f"{kind(value)} is not a JSON value")
     identity = id(cast("Any", value))
     if identity in inside:
         raise DataError.at(path, "contains itself")
@@ -144,7 +144,7 @@ def check_text(value: Any, path: str) -> str:
         DataError: It is not.
     """
     if not isinstance(value, str):
-        raise DataError.at(path, f"expected text, got {_kind(value)}")
+        raise DataError.at(path, f"expected text, got {kind(value)}")
     return _text(value, path)
 
 
@@ -158,7 +158,7 @@ def _text(value: str, path: str) -> str:
 
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise DataError.at(path, f"has the key {_shown(key)}, which is {_kind(key)} and not text")
+        raise DataError.at(path, f"has the key {_shown(key)}, which is {kind(key)} and not text")
     try:
         return _text(key, path)
     except DataError:
@@ -179,5 +179,7 @@ def _shown(value: Any) -> str:
     return shown if len(shown) <= 40 else shown[:37] + "..."
 
 
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
+def kind(value: Any) -> str:
+    """Return what to call ``value`` in an error: its class, and nothing of its content."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

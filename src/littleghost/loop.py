@@ -19,9 +19,10 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct, field
 
-from littleghost import transcript
+from littleghost import data, transcript
 from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import (
+    ConfigurationError,
     DataError,
     DeadlineExceeded,
     LimitExceededError,
@@ -53,6 +54,30 @@ class RunLimits(Struct, frozen=True, kw_only=True):
     tool_calls: int | None = 1000
     tokens: int | None = None
     wall_time: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_bound(
+                getattr(self, name),
+                f"limits.{name}",
+                whole=name != "wall_time",
+                least=0 if name == "tool_calls" else 1,
+            )
+
+
+def check_bound(value: Any, name: str, *, whole: bool, least: int = 1) -> None:
+    """Raise `ConfigurationError` unless ``value`` is ``None``, or a number that can bound something."""
+    kinds = (int,) if whole else (int, float)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ConfigurationError(
+            f"{name} must be a {'whole number' if whole else 'number of seconds'}, not {data.kind(value)}"
+        )
+    if (whole and value < least) or (not whole and not value > 0):
+        raise ConfigurationError(
+            f"{name} must be {f'at least {least}' if whole else 'more than 0'}, not {value}"
+        )
 
 
 class ToolTraits(Struct, frozen=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import os
 import time
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 from littleghost import data, transcript
 from littleghost.cancellation import CancellationToken
-from littleghost.errors import ConfigurationError, SessionNotFoundError
+from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.events import Event
-from littleghost.loop import Book, RunLimits
+from littleghost.loop import Book, RunLimits, check_bound
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["RunStream", "Runtime"]
 
 Busy = Literal["wait", "raise"]
+_held: contextvars.ContextVar[tuple[tuple[SessionStore, str | None, str], ...]] = contextvars.ContextVar(
+    "littleghost_held", default=()
+)
 QUEUE = 1000
 """Events that may wait for a reader before the model is made to wait."""
 
@@ -84,8 +88,12 @@ class RunStream:
         """The finished run.
 
         Raises:
-            ConfigurationError: It has not ended yet, or raised an error.
+            ConfigurationError: It has not ended yet.
+            RunCancelled: The reader left before anything was committed.
+            LittleGhostError: Whatever the run raised.
         """
+        if self._channel.error is not None:
+            raise self._channel.error
         if self._channel.run is None:
             raise ConfigurationError("the run has not ended; read its events to the end first")
         return self._channel.run
@@ -105,6 +113,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.run: Run | None = None
+        self.error: BaseException | None = None
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -180,6 +189,10 @@ class Runtime:
         ):
             raise ConfigurationError(
                 "session_store must be a SessionStore or a function that makes one; see open_store(url)"
+            )
+        if sandbox is not None and not callable(sandbox) and not hasattr(sandbox, "execute_program"):
+            raise ConfigurationError(
+                f"sandbox must be a Sandbox, or a function from a Workspace to one, not {data.kind(sandbox)}"
             )
         if callable(sandbox) and workspace is None:
             raise ConfigurationError("a sandbox factory needs workspace=…, which it is called with")
@@ -348,8 +361,9 @@ class Runtime:
                 token.cancel("the reader left")
                 channel.let_go()
                 await _settled(task)
-            if not task.cancelled() and task.exception() is None:
-                channel.run = task.result()
+            if not task.cancelled():
+                channel.error = task.exception()
+                channel.run = None if channel.error is not None else task.result()
 
     # Within
 
@@ -373,8 +387,9 @@ class Runtime:
             raise ConfigurationError("the runtime is closed")
         if busy not in ("wait", "raise"):
             raise ConfigurationError(f"busy must be 'wait' or 'raise', not {busy!r}")
-        if timeout is not None and not timeout > 0:
-            raise ConfigurationError("timeout must be more than 0 seconds")
+        check_bound(timeout, "timeout", whole=False)
+        if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
         model = self._model(agent.model)
         session = None if session_id is None else self.session(session_id, actor_id=actor_id)
         run_id = uuid.uuid4().hex
@@ -439,12 +454,19 @@ class Runtime:
     async def _hold(self, stack: AsyncExitStack, session: Session, busy: Busy, seconds: float | None) -> None:
         """Become the one run of ``session``: in this store instance, and across processes where the store has leases."""
         store, started = session.store, time.monotonic()
+        key, held = (store, session.actor_id, session.id), _held.get()
+        if any(key[0] is other[0] and key[1:] == other[1:] for other in held):
+            raise SessionBusyError(
+                f"session {session.id!r} is in use by the very run that asks for it; a tool can ask in another session",
+                id=session.id,
+            )
         bound = 0.0 if busy == "raise" else seconds
         options: dict[str, Any] = {} if bound is None else {"timeout": bound}
         await stack.enter_async_context(store.synchronize(session.id, actor_id=session.actor_id, **options))
         if "leases" in store.capabilities:
             left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
             await stack.enter_async_context(store.lease(session.id, actor_id=session.actor_id, timeout=left))
+        stack.callback(_held.reset, _held.set((*held, key)))
 
     async def _with_places(self, stack: AsyncExitStack, context: RunContext[Any]) -> RunContext[Any]:
         """Return ``context`` with the workspace and the sandbox of the run."""

@@ -298,8 +298,8 @@ def no_default(x: Any = threading) -> None: ...
         (kwargs, "parameter 'values' must be an ordinary one"),
         (positional, "parameter 'x' must be an ordinary one"),
         (unresolved, "its type hints cannot be resolved: .*Missing"),
-        (no_schema, "its parameters have no JSON Schema"),
-        (no_default, "its parameters have no JSON Schema"),
+        (no_schema, "the hint of parameter 'x' has no JSON Schema"),
+        (no_default, "its parameters cannot be used"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_is_refused_when_it_is_made(function: Any, reason: str):

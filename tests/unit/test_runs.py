@@ -294,15 +294,15 @@ async def test_what_a_tool_knows_of_its_run() -> None:
     async with Runtime(session_store=MemoryStore()) as runtime:
         agent = Agent(ScriptedModel([calls(("look", {})), "ok"]), tools=[look])
         await runtime.ask(
-            agent, "go", session_id=7, actor_id=8, deps={"db": 1}, timeout=60, cancellation=token
+            agent, "go", session_id=7, actor_id=8, deps={"database": 1}, timeout=60, cancellation=token
         )
-        assert "db" not in str(await runtime.session(7, actor_id=8).load())
+        assert "database" not in str(await runtime.session(7, actor_id=8).load())
     (context,) = seen
     assert (context.session_id, context.actor_id, context.call_id, context.deps) == (
         "7",
         "8",
         "c0",
-        {"db": 1},
+        {"database": 1},
     )
     assert context.idempotency_key
     assert context.deadline is not None

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -23,9 +23,9 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from littleghost.errors import CapabilityError, DependencyError, ToolNotADirectoryError
-from littleghost.sandboxes.contract import Execution, Probe
+from littleghost.sandboxes.contract import Execution, Probe, SandboxLimits
 from littleghost.sandboxes.local import LocalSandbox, View
-from littleghost.sandboxes.policy import EffectivePolicy
+from littleghost.sandboxes.policy import EffectivePolicy, Policy
 from littleghost.sandboxes.processes import DEFAULT_PATH, Program
 from littleghost.sandboxes.seccomp import filter_for
 from littleghost.workspace import Workspace, parse_path, shown
@@ -80,8 +80,16 @@ class BubblewrapSandbox(LocalSandbox):
     confines_processes = True
     _probes: ClassVar[dict[tuple[object, ...], Probe]] = {}
 
-    def __init__(self, *args: Any, bubblewrap: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        workspace: Workspace | str | os.PathLike[str],
+        *,
+        writable: bool = False,
+        policy: Policy | Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
+        bubblewrap: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(workspace, writable=writable, policy=policy, limits=limits)
         self._given = bubblewrap
         self._binary: str | None = None
         self._network = self.policy.network == "inherit"

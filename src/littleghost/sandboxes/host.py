@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from littleghost.errors import CapabilityError
-from littleghost.sandboxes.contract import Check, Probe
+from littleghost.sandboxes.contract import Check, Probe, SandboxLimits
 from littleghost.sandboxes.files import resolves_in_kernel
 from littleghost.sandboxes.local import LocalSandbox, View
-from littleghost.sandboxes.policy import EffectivePolicy
+from littleghost.sandboxes.policy import EffectivePolicy, Policy
 from littleghost.sandboxes.processes import DEFAULT_PATH, Program
+from littleghost.workspace import Workspace
 
 __all__ = ["HostSandbox"]
 
@@ -30,8 +32,15 @@ class HostSandbox(LocalSandbox):
     See `Sandbox` for the arguments. A policy or limit that would need isolation makes `open` raise `CapabilityError`.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        workspace: Workspace | str | os.PathLike[str],
+        *,
+        writable: bool = False,
+        policy: Policy | Mapping[str, Any] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> None:
+        super().__init__(workspace, writable=writable, policy=policy, limits=limits)
         if sys.platform != "win32":
             self.capabilities |= {"execute"}
         if sys.platform == "linux":

@@ -335,14 +335,21 @@ class SessionStore(ABC):
         if snapshot is None:
             raise SessionNotFoundError(f"there is no session {id!r} to fork", id=id)
         kept = transcript.cut(snapshot.messages, len(snapshot.messages) if at is None else at)
-        return await self.replace(
-            new_id,
-            messages=snapshot.messages[:kept],
-            state=snapshot.state,
-            metadata=snapshot.metadata,
-            actor_id=actor_id,
-            expected_revision=None,
-        )
+        try:
+            return await self.replace(
+                new_id,
+                messages=snapshot.messages[:kept],
+                state=snapshot.state,
+                metadata=snapshot.metadata,
+                actor_id=actor_id,
+                expected_revision=None,
+            )
+        except ConflictError as error:
+            raise ConflictError(
+                f"there is a session {new_id!r} already; fork under another id",
+                expected=None,
+                actual=error.actual,
+            ) from error
 
     async def aclose(self) -> None:
         """Close the store. One that is never closed neither hangs the process nor warns."""

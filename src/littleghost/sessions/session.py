@@ -128,8 +128,13 @@ class Session:
     ) -> None:
         if id is None:
             raise ConfigurationError("id must not be None; a session needs a name")
-        self.id = data.check_text(str(id), "id")
-        self.actor_id = None if actor_id is None else data.check_text(str(actor_id), "actor_id")
+        self.id = _as_text(id, "id")
+        self.actor_id = None if actor_id is None else _as_text(actor_id, "actor_id")
+        if not isinstance(store, SessionStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"store must be a SessionStore, not {data.kind(store)}; open_store(url) makes one of a URL, and the stores of "
+                "littleghost.sync are for littleghost.sync.Session"
+            )
         self.store = store
         self.operation_id = operation_id
         self._initial = data.pack_object(metadata or {}, "metadata")
@@ -294,7 +299,12 @@ class Session:
     async def _change(self, change: Update) -> Commit:
         known, seen = await self._read(), self._changes
         answer = change(self._snapshot(known))
-        messages, state = await answer if inspect.isawaitable(answer) else answer
+        pair: Any = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
+            raise ConfigurationError(
+                "what update() calls must return a pair: the messages to append, and the state"
+            )
+        messages, state = cast("tuple[Messages, Mapping[str, Any]]", pair)
 
         def draft(known: _Known) -> _Draft:
             if self._changes != seen:
@@ -577,6 +587,14 @@ class Session:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _as_text(value: object, name: str) -> str:
+    """Return an id as text. What has no text of its own is refused: its name would be another one in the next process."""
+    nameless = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    if nameless or isinstance(value, bytes | bytearray | list | tuple | dict | set | frozenset):
+        raise ConfigurationError(f"{name} must be text, a number or a UUID, not {data.kind(value)}")
+    return data.check_text(str(value), name)
 
 
 def _given(messages: Messages) -> list[Message]:

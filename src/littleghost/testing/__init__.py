@@ -3,7 +3,42 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from littleghost.models.scripted import (
+        FunctionModel as FunctionModel,
+    )
+    from littleghost.models.scripted import (
+        ScriptedModel as ScriptedModel,
+    )
+    from littleghost.models.scripted import (
+        ScriptError as ScriptError,
+    )
+    from littleghost.testing.conformance import (
+        Clause as Clause,
+    )
+    from littleghost.testing.conformance import (
+        ClauseFailure as ClauseFailure,
+    )
+    from littleghost.testing.conformance import (
+        Report as Report,
+    )
+    from littleghost.testing.faults import (
+        FaultyStore as FaultyStore,
+    )
+    from littleghost.testing.sandbox_kit import (
+        check_sandbox as check_sandbox,
+    )
+    from littleghost.testing.sandbox_kit import (
+        sandbox_clauses as sandbox_clauses,
+    )
+    from littleghost.testing.store_kit import (
+        check_store as check_store,
+    )
+    from littleghost.testing.store_kit import (
+        store_clauses as store_clauses,
+    )
 
 _HOMES = {
     "littleghost.models.scripted": ("FunctionModel", "ScriptError", "ScriptedModel"),

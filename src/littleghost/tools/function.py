@@ -46,7 +46,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.name = name or getattr(function, "__name__", "")
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"tool name {self.name!r} must be 1 to 64 letters, digits, '_' or '-'")
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and (isinstance(timeout, bool | str) or not timeout > 0):
             raise ConfigurationError(f"tool {self.name}: timeout must be more than 0 seconds")
         summary, notes = parse_docstring(inspect.getdoc(function) or "")
         self.description = description or summary
@@ -203,12 +203,19 @@ def _signature(
         default: Any = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
         if isinstance(default, list | dict | set) and default:
             default = msgspec.field(default_factory=cast("Any", default).copy)
+        try:
+            msgspec.json.schema(hint)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"tool {name}: the hint of parameter {parameter.name!r} has no JSON Schema; use plain types, dataclasses, "
+                "TypedDicts or msgspec structs"
+            ) from error
         fields.append((parameter.name, hint, cast("Any", default)))
     try:
         struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        msgspec.json.schema(struct)
+        msgspec.json.schema(struct)  # the defaults are part of it
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"tool {name}: its parameters have no JSON Schema: {error}") from error
+        raise ConfigurationError(f"tool {name}: its parameters cannot be used: {error}") from error
     return context_name, struct
 
 

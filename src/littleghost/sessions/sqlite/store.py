@@ -73,6 +73,8 @@ class SQLiteStore(SessionStore):
         name = os.fspath(path)
         if name == ":memory:":
             raise ConfigurationError("a SQLiteStore is a file; for sessions in memory use MemoryStore()")
+        if name.startswith(("sqlite:", "file:")):
+            raise ConfigurationError(f"{name!r} is a URL and not a path; open_store() takes URLs")
         if not name or "\0" in name:
             raise ConfigurationError(f"{name!r} is not the path of a file")
         if durability not in get_args(Durability):
