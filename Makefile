@@ -32,7 +32,7 @@ demo: $(VENV)/.demo ## an agent is killed in the middle of a tool and goes on, n
 	@$(BIN)/littleghost demo $(ARGS)
 
 chat: $(VENV)/.chat $(GGUF) ## talk to a small model that runs on this machine (downloads 93 MB once)
-	@$(BIN)/littleghost chat --model local:$(GGUF) $(ARGS)
+	@LITTLEGHOST_VIA_MAKE=local:$(GGUF) $(BIN)/littleghost chat --model local:$(GGUF) $(ARGS)
 
 test: $(VENV)/.dev ## every test (ARGS go to pytest)
 	@$(MAKE) --no-print-directory $(GGUF) || { [ -z "$${CI:-}" ] && echo "The tests of a local model will be skipped."; }

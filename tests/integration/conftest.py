@@ -95,9 +95,14 @@ class Wire:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         lines = head.split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines[1:] if line)
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        self.requests.append({"line": lines[0], "headers": headers, "body": json.loads(body) if body else None})
+        self.requests.append(
+            {"line": lines[0], "headers": headers, "body": json.loads(body) if body else None}
+        )
         step = self._script.pop(0) if self._script else self._again
         if step is None:
             step = status(500, "the test has no answer left", {"x-should-retry": "false"})

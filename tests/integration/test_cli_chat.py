@@ -201,7 +201,12 @@ def test_instructions_are_a_text_or_a_file(server: Server, littleghost: Run, tmp
     [
         ((), 2, ["no model is configured", "OPENAI_API_KEY", "--base-url", "make chat"]),
         (("--model", "openai:gpt-5"), 2, ["OPENAI_API_KEY is not set"]),
-        (("--model", "nonsense"), 2, ["'nonsense' names no known model"]),
+        (
+            ("--model", "nonsense"),
+            2,
+            ["'nonsense' names no model that a chat can talk to", "openai:NAME", "--base-url URL"],
+        ),
+        (("--model", "anthropic:x"), 2, ["'anthropic:x' names no model that a chat can talk to"]),
         (("--model", "local:nowhere.gguf"), 2, ["there is no model file at nowhere.gguf"]),
         (("--base-url", "http://127.0.0.1:1/v1"), 1, ["127.0.0.1:1 cannot be reached"]),
         (("--base-url", "ftp://x"), 2, ["must begin with http"]),
@@ -342,7 +347,7 @@ def isolation(require: Any) -> None:
 class Screen:
     """A program in a terminal of its own, and the person before it."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, arguments: list[str], environment: dict[str, str], program: list[str]) -> None:
         self.master, slave = os.openpty()
         termios.tcsetwinsize(slave, (50, 200))
         # The new session takes the terminal as its own, so that ^C becomes a signal.
@@ -350,7 +355,7 @@ class Screen:
             "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
             "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
         )
-        command = [sys.executable, "-c", start, *LITTLEGHOST[1:], *arguments]
+        command = [sys.executable, "-c", start, *program, *arguments]
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
         )
@@ -366,8 +371,6 @@ class Screen:
         os.write(self.master, text.encode())
 
     def ctrl_c(self) -> None:
-        # At the pace of people: between its prompt and its first wait for a key, CPython's readline leaves a signal for later.
-        time.sleep(0.3)
         self.write("\x03")
 
     def expect(self, *words: str, within: float = 30.0) -> str:
@@ -412,8 +415,8 @@ class Screen:
 def screen(environment: dict[str, str]) -> Iterator[Callable[..., Screen]]:
     screens: list[Screen] = []
 
-    def start(*arguments: str) -> Screen:
-        screens.append(Screen(list(arguments), environment))
+    def start(*arguments: str, program: list[str] = LITTLEGHOST[1:]) -> Screen:
+        screens.append(Screen(list(arguments), environment, program))
         return screens[-1]
 
     yield start
@@ -458,7 +461,10 @@ async def test_ctrl_c_stops_the_turn_and_not_the_program(server: Server, screen:
     chat.expect("Ctrl-C again, or Ctrl-D, leaves.", "> ")
     chat.ctrl_c()
     assert chat.end() == 0
-    assert f"To go on: littleghost chat --session s --base-url {server.url} --store" in chat.text
+    assert (
+        f"To go on: {sys.executable} -m littleghost.cli chat --session s --base-url {server.url} --store"
+        in chat.text
+    )
     assert "Traceback" not in chat.text
     messages = await stored(tmp_path / "s.db", "s")
     assert [message.text for message in messages] == ["a story", "Once upon a time ", "there?", "Still here."]
@@ -502,6 +508,67 @@ async def test_ctrl_c_while_a_program_of_the_sandbox_runs(
         "assistant",
         "tool",
     ]
+
+
+async def test_ctrl_c_before_the_first_word_says_what_is_kept(server: Server, screen: Any, tmp_path: Path):
+    server.reply = lambda body: [60.0, "never"]
+    chat = screen("chat", "--base-url", server.url, "--store", f"sqlite:///{tmp_path}/s.db", "--session", "s")
+    chat.expect("> ")
+    chat.write("hello\n")
+    wait_until(lambda: server.requests)
+    chat.ctrl_c()
+    text = chat.expect("stopped; there was no answer yet, your message is kept", "> ")
+    assert "what was written is kept" not in text
+    assert [message.text for message in await stored(tmp_path / "s.db", "s")] == ["hello"]
+
+
+def test_ctrl_c_while_a_pipe_is_waited_for_ends_the_program(
+    server: Server, environment: dict[str, str], tmp_path: Path
+):
+    command = [*LITTLEGHOST, "chat", "--base-url", server.url, "--store", "memory:"]
+    for more in ([], ["-"]):
+        with subprocess.Popen(
+            [*command, *more],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as child:
+            try:
+                assert child.stderr.readline().startswith(b"Talking to")
+                child.send_signal(signal.SIGINT)
+                assert child.wait(20) == 130
+                assert child.stderr.read() == b""
+            finally:
+                child.kill()
+
+
+async def test_the_way_back_is_the_way_here(
+    server: Server, screen: Any, environment: dict[str, str], tmp_path: Path
+):
+    """By name where the shell finds it, by path where it does not, and by make."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "littleghost"
+    script.write_text(f"#!{sys.executable}\nfrom littleghost.cli import main\nmain()\n")
+    script.chmod(0o755)
+    path = os.environ.get("PATH", os.defpath)
+    elsewhere = os.pathsep.join(
+        part for part in path.split(os.pathsep) if not (Path(part) / "littleghost").exists()
+    )
+    made = {"LITTLEGHOST_VIA_MAKE": "local:m.gguf", "PATH": elsewhere}
+    for more, back in (
+        ({"PATH": f"{folder}{os.pathsep}{elsewhere}"}, "littleghost chat --session s"),
+        ({"PATH": elsewhere}, f"{script} chat --session s"),
+        (made, "make chat ARGS='--session s --base-url"),
+    ):
+        environment.update(more)
+        chat = screen("chat", "--base-url", server.url, "--session", "s", program=[os.fspath(script)])
+        chat.expect("> ")
+        chat.write("/session\n")
+        chat.expect(f"back     {back}", "> ")
+        chat.write("\x04")
+        assert chat.end() == 0
 
 
 def test_ctrl_d_and_quit_leave(server: Server, screen: Any):
@@ -602,7 +669,7 @@ def test_resuming_shows_the_last_messages_and_how_many_came_before(
     chat.write("/history all\n")
     chat.expect("user: message 0", "message 7", "> ")
     chat.write("/session\n")
-    chat.expect("session  s, 16 messages", "littleghost chat --session s", "> ")
+    chat.expect("session  s, 16 messages", "-m littleghost.cli chat --session s", "> ")
     chat.write("/nonsense\n")
     chat.expect("There is no command /nonsense", "> ")
     chat.write("/new\n")

@@ -188,7 +188,10 @@ def test_keep_keeps_the_folder(demo: Demo, tmp_path: Path):
     done = demo("--keep")
     assert done.returncode == 0
     (folder,) = (tmp_path / "temporary").iterdir()
-    assert f"littleghost sessions list --store sqlite:///{folder}/sessions.db" in done.stdout
+    assert (
+        f"{sys.executable} -m littleghost.cli sessions list --store sqlite:///{folder}/sessions.db"
+        in done.stdout
+    )
     command = [
         sys.executable,
         "-m",

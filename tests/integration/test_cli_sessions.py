@@ -73,6 +73,21 @@ def test_list_shows_the_sessions_of_one_actor(littleghost: Run, url: str):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions of this actor\n")
 
 
+async def test_a_list_of_nobody_s_sessions_says_how_to_see_an_actor_s(littleghost: Run, tmp_path: Path):
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        await Session(id="shop-1", store=store, actor_id="user-7").append([Message.user("x")])
+    done = littleghost("sessions", "list", "--store", "sqlite:///a.db")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
+    assert "only those were looked for" in done.stderr
+    assert "--actor ID" in done.stderr
+    done = littleghost("sessions", "show", "shop-1", "--store", "sqlite:///a.db")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "--actor ID" in done.stderr
+    assert (
+        "shop-1" in littleghost("sessions", "list", "--store", "sqlite:///a.db", "--actor", "user-7").stdout
+    )
+
+
 def test_list_as_json_is_an_object_a_line(littleghost: Run, url: str):
     lines = [
         json.loads(line)
@@ -172,7 +187,31 @@ def test_version_and_help(littleghost: Run):
     assert "littleghost chat --model openai:gpt-5" in littleghost("--help").stdout
 
 
-def test_an_unknown_option_is_a_usage_error(littleghost: Run):
-    done = littleghost("chat", "--nonsense")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--nonsense" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--nonsense",), "no such option: --nonsense; littleghost --help shows what there is"),
+        (("chat", "--nonsense"), "no such option: --nonsense; littleghost chat --help shows what there is"),
+        (("nonsense",), "no such command 'nonsense'; littleghost --help shows what there is"),
+        (("sessions", "show"), "missing argument 'ID'; littleghost sessions show --help shows what there is"),
+        (("chat", "--sandbox", "foo"), "invalid value for '--sandbox': 'foo' is not one of 'native', 'host'"),
+    ],
+)
+def test_a_usage_error_is_one_line(littleghost: Run, arguments: tuple[str, ...], error: str):
+    done = littleghost(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"error: {error}")
+
+
+@pytest.mark.parametrize("command", [(), ("sessions",)])
+def test_no_command_is_help(littleghost: Run, command: tuple[str, ...]):
+    done = littleghost(*command)
+    assert done.returncode == 2
+    assert "Usage: littleghost" in done.stdout
+    assert "error" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a path of Unix")
+def test_a_url_is_read_as_the_store_reads_it(littleghost: Run, tmp_path: Path):
+    done = littleghost("sessions", "list", "--store", "SQLITE:///a%20b.db?durability=normal")
+    assert done.stderr.startswith(f"error: there is no store at {tmp_path}/a b.db; ")

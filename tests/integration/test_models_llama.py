@@ -17,7 +17,13 @@ from typing import Any
 import pytest
 
 from littleghost.content import ToolResult
-from littleghost.errors import ConfigurationError, ContextOverflowError, CredentialError, DependencyError, ModelUnavailableError
+from littleghost.errors import (
+    ConfigurationError,
+    ContextOverflowError,
+    CredentialError,
+    DependencyError,
+    ModelUnavailableError,
+)
 from littleghost.events import ModelEnded, Retrying, TextDelta, ToolCallArguments, ToolCallStarted
 from littleghost.message import Message
 from littleghost.models.contract import ModelRequest, ToolSpec
@@ -61,7 +67,9 @@ async def model(llama: LlamaServer):
     await model.aclose()
 
 
-async def events_of(model: Any, *messages: Message, tools: tuple[ToolSpec, ...] = (), **settings: Any) -> list[Any]:
+async def events_of(
+    model: Any, *messages: Message, tools: tuple[ToolSpec, ...] = (), **settings: Any
+) -> list[Any]:
     request = ModelRequest(messages=list(messages), tools=tools, settings=settings)
     return [event async for event in model.stream(request)]
 
@@ -189,7 +197,7 @@ async def test_a_server_killed_in_the_middle_of_an_answer(gguf):
         request = ModelRequest(
             messages=[Message.user("Tell me a story.")], settings={"max_tokens": 1500, "ignore_eos": True}
         )
-        with pytest.raises(ModelUnavailableError):
+        with pytest.raises(ModelUnavailableError):  # noqa: PT012
             async for event in model.stream(request):
                 seen.append(event)
                 if len(seen) == 5:
@@ -271,7 +279,11 @@ def servers() -> set[int]:
         if folder.name.isdigit():
             try:
                 stat = (folder / "stat").read_text().rpartition(")")[2].split()
-                if stat[0] != "Z" and int(stat[1]) == os.getpid() and "local_server.py" in (folder / "cmdline").read_text():
+                if (
+                    stat[0] != "Z"
+                    and int(stat[1]) == os.getpid()
+                    and "local_server.py" in (folder / "cmdline").read_text()
+                ):
                     found.add(int(folder.name))
             except OSError:
                 continue

@@ -66,7 +66,7 @@ def test_a_store_is_a_store(bad: Any) -> None:
         (lambda: Agent(ScriptedModel([]), tools=[7]), "tools must be tools"),  # type: ignore[list-item]
         (lambda: Runtime(session_store="shop.db"), "open_store"),  # type: ignore[arg-type]
         (lambda: Runtime(sandbox="host"), "sandbox must be a Sandbox"),  # type: ignore[arg-type]
-        (lambda: tool(timeout="x")(lambda: None), "timeout"),  # type: ignore[call-overload]
+        (lambda: tool(name="x", timeout="x")(lambda: None), "timeout"),  # type: ignore[call-overload]
         (lambda: SQLiteStore("sqlite:///x.db"), "open_store"),
     ],
 )

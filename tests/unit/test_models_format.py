@@ -26,7 +26,10 @@ from littleghost.usage import Usage
 PNG = Image(data=b"\x89PNG", media_type="image/png")
 PNG_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}}
 PDF = Document(data=b"%PDF", media_type="application/pdf", name="a.pdf")
-PDF_PART = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}
+PDF_PART = {
+    "type": "file",
+    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,8 @@ def test_usage(usage: object, expected: Usage):
 
 def stream_of(*values: object, newline: str = "\n") -> bytes:
     return "".join(
-        f"data: {value if isinstance(value, str) else json.dumps(value)}{newline}{newline}" for value in values
+        f"data: {value if isinstance(value, str) else json.dumps(value)}{newline}{newline}"
+        for value in values
     ).encode()
 
 
@@ -271,6 +275,13 @@ def test_no_bytes_break_the_decoder(pieces):
     for piece in pieces:
         assert all(isinstance(event, bytes) for event in decoder.feed(piece))
     decoder.end()
+
+
+def test_a_line_end_split_in_two_is_one():
+    raw = b"data: a\r\ndata: b\r\n\r\n"
+    for at in range(len(raw)):
+        decoder = ServerSentEvents()
+        assert decoder.feed(raw[:at]) + decoder.feed(raw[at:]) == [b"a\nb"]
 
 
 def test_an_event_of_several_lines():

@@ -71,7 +71,9 @@ def test_retry_after(headers: dict[str, str], seconds: float | None):
     assert retry_after(headers, now=lambda: 1_000_000) == seconds
 
 
-async def played(*errors: Exception, policy: RetryPolicy, timeout: float | None = None) -> tuple[list[Any], list[float]]:
+async def played(
+    *errors: Exception, policy: RetryPolicy, timeout: float | None = None
+) -> tuple[list[Any], list[float]]:
     left = list(errors)
     waits: list[float] = []
 
@@ -83,7 +85,9 @@ async def played(*errors: Exception, policy: RetryPolicy, timeout: float | None 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    return [event async for event in retrying(attempt, policy, timeout=timeout, jitter=lambda: 1.0, sleep=sleep)], waits
+    return [
+        event async for event in retrying(attempt, policy, timeout=timeout, jitter=lambda: 1.0, sleep=sleep)
+    ], waits
 
 
 async def test_attempts():
@@ -102,6 +106,31 @@ async def test_attempts():
         await played(ModelRequestError("no"), policy=policy)
     with pytest.raises(ModelUnavailableError):
         await played(Again(down, after=5), policy=policy, timeout=4)
+
+
+async def test_an_attempt_is_closed_with_the_call():
+    closed: list[int] = []
+    attempts: list[Any] = []  # held, so that no garbage collector closes them
+
+    async def attempt():
+        try:
+            yield TextDelta(text="a")
+            if len(attempts) == 1:
+                raise Again(ModelUnavailableError("down"))
+            yield TextDelta(text="b")
+        finally:
+            closed.append(len(attempts))
+
+    def begun(_: float | None) -> Any:
+        attempts.append(attempt())
+        return attempts[-1]
+
+    events = retrying(begun, RetryPolicy(base=0))
+    for _ in range(3):
+        await anext(events)
+    assert closed == [1]
+    await events.aclose()
+    assert closed == [1, 2]
 
 
 async def test_the_time_that_is_left_shrinks():
@@ -277,5 +306,7 @@ async def test_a_missing_sdk_is_named(monkeypatch):
 
 
 def test_a_model_shows_no_secret():
-    model = OpenAIModel("m", base_url="https://user:pass-word@host.test/v1?key=abc", api_key="sk-secret-123456")
+    model = OpenAIModel(
+        "m", base_url="https://user:pass-word@host.test/v1?key=abc", api_key="sk-secret-123456"
+    )
     assert repr(model) == "OpenAIModel('m', host='host.test')"

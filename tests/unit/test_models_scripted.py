@@ -112,7 +112,9 @@ def test_an_error_on_its_way_is_not_hidden():
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("step", [None, Message.user("x"), lambda _: None], ids=["none", "user", "returns none"])
+@pytest.mark.parametrize(
+    "step", [None, Message.user("x"), lambda _: None], ids=["none", "user", "returns none"]
+)
 async def test_a_step_that_is_no_answer(step: Any):
     with pytest.raises(ScriptError):
         await events_of(ScriptedModel([step]))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from littleghost import __version__
-from littleghost.cli.terminal import Terminal, reporting
+from littleghost import ConfigurationError, __version__
+from littleghost.cli.terminal import INTERRUPTED, Terminal, reporting
 
 __all__ = ["run"]
 
@@ -41,6 +42,10 @@ sessions = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(sessions, name="sessions", help="Look into a store.")
 
 
+# Typer has no name for it: in some versions it is Click's, in others its own.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
 class SandboxKind(StrEnum):
     """How the model's tools are held."""
 
@@ -59,7 +64,12 @@ StoreOption = Annotated[
     ),
 ]
 ActorOption = Annotated[
-    str | None, typer.Option("--actor", metavar="ID", help="Whose sessions; without it, those of nobody.")
+    str | None,
+    typer.Option(
+        "--actor",
+        metavar="ID",
+        help="Whose sessions, as an application's actor_id; without it, those that belong to nobody.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
@@ -218,6 +228,23 @@ def show_command(
         show_session(terminal, session, store=store, actor=actor, state=state, as_json=as_json)
 
 
+def _usage(error: Any) -> int:
+    """Say in one line what was wrong about the arguments. Where there were none, Typer has shown the help already."""
+    if type(error).__name__ != "NoArgsIsHelpError":
+        where = "littleghost" if error.ctx is None else error.ctx.command_path
+        text = error.format_message().strip().removesuffix(".").replace("Value error, ", "")
+        Terminal().complain(
+            ConfigurationError(f"{text[:1].lower()}{text[1:]}; {where} --help shows what there is")
+        )
+    return error.exit_code
+
+
 def run() -> None:
     """Run the command that the arguments of this process name, and exit."""
-    app(prog_name="littleghost")
+    try:
+        status = app(prog_name="littleghost", standalone_mode=False)
+    except UsageError as error:
+        status = _usage(error)
+    except typer.Abort:
+        status = INTERRUPTED
+    sys.exit(status)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import secrets
-import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -43,6 +41,8 @@ from littleghost import (
     transcript,
 )
 from littleghost.cli.choosing import choose_model, what_to_expect
+from littleghost.cli.ctrl_c import CtrlC
+from littleghost.cli.program import chat_command
 from littleghost.cli.stores import default_path, store_at
 from littleghost.cli.terminal import INTERRUPTED, Terminal, exit_status, one_line, printable, short_call
 from littleghost.cli.transcripts import lines_of
@@ -99,7 +99,8 @@ def chat(options: ChatOptions, terminal: Terminal) -> int:
             agent = Agent(model, instructions=instructions, tools=tools, name="chat")
             runtime = Runtime(session_store=store, sandbox=sandbox)
             owned.push_async_callback(runtime.aclose)
-            return _Chat(options, terminal, runner, runtime, agent, store, sandbox).run()
+            with CtrlC() as ctrl_c:
+                return _Chat(options, terminal, ctrl_c, runner, runtime, agent, store, sandbox).run()
         finally:
             runner.run(owned.aclose())
 
@@ -146,16 +147,6 @@ async def _open(terminal: Terminal, owned: AsyncExitStack, model: Model, sandbox
         await asyncio.to_thread(model.server.start)
 
 
-@contextmanager
-def _on_ctrl_c(action: Callable[[], None]) -> Generator[None]:
-    """Call ``action`` when Ctrl-C is pressed, in place of an exception in the middle of whatever runs."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: action())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class _Chat:
     """One conversation at a time."""
 
@@ -163,6 +154,7 @@ class _Chat:
         self,
         options: ChatOptions,
         terminal: Terminal,
+        ctrl_c: CtrlC,
         runner: asyncio.Runner,
         runtime: Runtime,
         agent: Agent,
@@ -171,6 +163,7 @@ class _Chat:
     ) -> None:
         self.options = options
         self.terminal = terminal
+        self.ctrl_c = ctrl_c
         self.runner = runner
         self.runtime = runtime
         self.agent = agent
@@ -190,7 +183,9 @@ class _Chat:
         if status:
             return status
         if self.options.message is not None:
-            message = sys.stdin.read() if self.options.message == "-" else self.options.message
+            message = (
+                self.ctrl_c.read(sys.stdin.read) if self.options.message == "-" else self.options.message
+            )
             return self._say(message.strip("\n"))
         if self.terminal.interactive:
             for line in self._prompted():
@@ -202,7 +197,7 @@ class _Chat:
             if self.said and not self._in_memory:
                 self.terminal.remark(f"To go on: {self._how_to_come_back()}")
             return 0
-        for line in sys.stdin:
+        while line := self.ctrl_c.read(sys.stdin.readline):
             if line.strip() and (status := self._say(line.rstrip("\n"))):
                 return status
         return 0
@@ -213,7 +208,7 @@ class _Chat:
         leaving = False
         while True:
             try:
-                line = input("> ")
+                line = self.ctrl_c.read(lambda: input("> "))
             except EOFError:
                 self.terminal.out.print()
                 return
@@ -251,10 +246,10 @@ class _Chat:
             self.runner.get_loop().call_soon_threadsafe(token.cancel, "Ctrl-C")
 
         try:
-            with _on_ctrl_c(stop):
+            with self.ctrl_c.calls(stop):
                 run = self.runner.run(self._turn(message, token))
         except RunCancelled:
-            self._line("stopped before anything was stored", "dim")
+            self._line("stopped; nothing was stored", "dim")
             return INTERRUPTED
         except LittleGhostError as error:
             self._end_line()
@@ -286,7 +281,9 @@ class _Chat:
         if run.outcome == "completed":
             return 0
         if run.outcome == "cancelled":
-            self._line("stopped; what was written is kept", "dim")
+            answered = bool(run.messages) and run.messages[-1].role != "user"
+            kept = "what was written is kept" if answered else "there was no answer yet, your message is kept"
+            self._line(f"stopped; {kept}", "dim")
             return INTERRUPTED
         error = run.error or LittleGhostError(f"the run ended early: {run.outcome}")
         self.terminal.complain(error)
@@ -378,24 +375,42 @@ class _Chat:
         return list(await self.runtime.session(self.session_id, actor_id=self.options.actor).history())
 
     def _await(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        return self.runner.run(work)
+        """Return what comes of ``work``, which Ctrl-C cancels.
+
+        Raises:
+            KeyboardInterrupt: It did.
+        """
+        loop = self.runner.get_loop()
+        task = loop.create_task(work)
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        try:
+            with self.ctrl_c.calls(cancel):
+                return self.runner.run(_end_of(task))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
     def _show_history(self, messages: list[Message], last: int | None) -> None:
         shown = messages if last is None else messages[-last:]
         if len(shown) < len(messages):
             self.terminal.remark(f"… {len(messages) - len(shown)} earlier messages (/history all shows them)")
         for line in lines_of(shown):
+            if self.ctrl_c.pressed():
+                self._line("stopped", "dim")
+                return
             self.terminal.out.print(line.text, style=line.style or None)
 
     def _how_to_come_back(self) -> str:
-        words = ["littleghost", "chat", "--session", self.session_id]
+        words = ["--session", self.session_id]
         for name in ("model", "base_url", "actor", "store", "workspace", "sandbox"):
             value = getattr(self.options, name)
             if value is not None:
                 words += [f"--{name.replace('_', '-')}", _without_password(str(value))]
         if self.options.writable:
             words.append("--writable")
-        return shlex.join(words)
+        return chat_command(words)
 
     # Commands
 
@@ -423,8 +438,10 @@ class _Chat:
                     self.terminal.err.print(
                         f"There is no command {one_line(name, 40)}; /help lists them.", style="red"
                     )
-        except (LittleGhostError, KeyboardInterrupt) as error:
+        except LittleGhostError as error:
             self.terminal.complain(error)
+        except KeyboardInterrupt:
+            self._line("stopped", "dim")
         return False
 
     def _history_command(self, argument: str) -> None:
@@ -459,6 +476,10 @@ class _Chat:
             return
         for item in sandbox_tools(self.sandbox):
             self.terminal.out.print(f"{item.name:16} {one_line(item.description, 90)}")
+
+
+async def _end_of(task: asyncio.Task[Answer]) -> Answer:
+    return await task
 
 
 def _readline() -> Any:

@@ -27,6 +27,7 @@ NONE = (
     "the OpenAI API; or --model local:FILE.gguf, which needs neither key nor network (in LittleGhost's repository `make chat` fetches one)"
 )
 SECONDS = 10.0
+KNOWN = ("openai:", "local:")
 
 
 def choose_model(model: str | None, base_url: str | None) -> Model:
@@ -41,6 +42,11 @@ def choose_model(model: str | None, base_url: str | None) -> Model:
         return OpenAIModel(name, base_url=base_url)
     if model is None:
         raise ConfigurationError(NONE)
+    if not model.startswith(KNOWN):
+        raise ConfigurationError(
+            f"{model!r} names no model that a chat can talk to; write openai:NAME or local:FILE.gguf, or name a server that speaks "
+            "the OpenAI API with --base-url URL"
+        )
     chosen = resolve_model(model)
     if isinstance(chosen, OpenAIModel) and not (
         os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")

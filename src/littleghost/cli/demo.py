@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from littleghost import (
     sync,
 )
 from littleghost.cli.demo_agent import Bank, agent
+from littleghost.cli.program import this_program
 from littleghost.cli.terminal import Terminal, one_line
 from littleghost.cli.transcripts import lines_of
 
@@ -373,7 +375,10 @@ def demo(terminal: Terminal, *, keep: bool = False) -> int:
             played.play()
         if keep:
             out.print(
-                f"\nKept in {folder}; look into it with: littleghost sessions list --store sqlite:///{folder}/sessions.db"
+                f"\nKept in {folder}; look into it with: "
+                + shlex.join(
+                    [*this_program(), "sessions", "list", "--store", f"sqlite:///{folder}/sessions.db"]
+                )
             )
     took = time.monotonic() - began
     total = played.kept + len(played.broken)

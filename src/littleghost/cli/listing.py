@@ -18,6 +18,10 @@ from littleghost.cli.transcripts import lines_of
 __all__ = ["list_sessions", "show_session"]
 
 PAGE = 200
+NONE_OF_NOBODY = (
+    "no sessions that belong to nobody, and only those were looked for; where the application sets actor_id, "
+    "name it: --actor ID"
+)
 
 
 def list_sessions(terminal: Terminal, *, store: str | None, actor: str | None, as_json: bool) -> None:
@@ -50,7 +54,7 @@ async def _list(terminal: Terminal, store: SessionStore, actor: str | None, *, a
                 f"{info.count:>8}  {_moment(info.updated_at):19}  {printable(info.id, lines=False)}"
             )
         if not found:
-            terminal.err.print("no sessions" + ("" if actor is None else " of this actor"), style="dim")
+            terminal.err.print(NONE_OF_NOBODY if actor is None else "no sessions of this actor", style="dim")
     finally:
         await store.aclose()
 
@@ -76,7 +80,13 @@ async def _show(
         await store.aclose()
     if snapshot is None:
         raise SessionNotFoundError(
-            f"there is no session {id!r} {'without an actor' if actor is None else 'of this actor'}", id=id
+            f"there is no session {id!r} "
+            + (
+                "that belongs to nobody; --actor ID shows one of an actor"
+                if actor is None
+                else "of this actor"
+            ),
+            id=id,
         )
     if as_json:
         whole = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from littleghost import ConfigurationError, SessionNotFoundError, SessionStore, SQLiteStore, open_store
 
@@ -44,15 +43,9 @@ def existing_store(url: str | None) -> SessionStore:
     Raises:
         SessionNotFoundError: There is none.
     """
-    store = store_at(url) if url is not None else None
-    path = default_path() if url is None else _file(url)
-    if path is not None and not path.exists():
+    store = SQLiteStore(default_path()) if url is None else open_store(url)
+    if isinstance(store, SQLiteStore) and not Path(store.path).exists():
         raise SessionNotFoundError(
-            f"there is no store at {path}; a chat makes one, and --store URL names another"
+            f"there is no store at {store.path}; a chat makes one, and --store URL names another"
         )
-    return store or SQLiteStore(path or default_path())
-
-
-def _file(url: str) -> Path | None:
-    parts = urlsplit(url)
-    return Path(unquote(parts.path[1:])) if parts.scheme.lower() == "sqlite" else None
+    return store

@@ -138,7 +138,7 @@ class LlamaServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._end = weakref.finalize(self, _finish, process, os.getpid())
+        self._end = weakref.finalize(self, _finish, process)
         try:
             stdin = cast("IO[bytes]", process.stdin)
             stdin.write(json.dumps({**self._options, "template": template}).encode() + b"\n")
@@ -174,10 +174,8 @@ class LlamaServer:
         return json.loads(line)
 
 
-def _finish(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End a server; in a forked copy of the process that started it, do nothing."""
-    if os.getpid() != owner:
-        return
+def _finish(process: subprocess.Popen[bytes]) -> None:
+    """End a server. In a forked copy of its parent this does nothing: the parent's end of the pipe is still open."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             try:

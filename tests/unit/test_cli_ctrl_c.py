@@ -1,0 +1,78 @@
+"""Ctrl-C: whenever it is pressed, it does something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from littleghost.cli.ctrl_c import CtrlC
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[CtrlC]:
+    with CtrlC() as ctrl_c:
+        yield ctrl_c
+
+
+def test_a_press_before_a_read_ends_it_and_none_after(ctrl_c: CtrlC):
+    press()
+    with pytest.raises(KeyboardInterrupt):
+        ctrl_c.read(lambda: "unread")
+    assert ctrl_c.read(lambda: "read") == "read"
+
+
+@pytest.mark.timeout(20)
+def test_a_press_that_does_not_interrupt_the_wait_for_a_key_ends_it_all_the_same(ctrl_c: CtrlC):
+    """As one that comes between the prompt and the wait: Python knows of it, and the main thread sleeps on."""
+    key, keyboard = os.pipe()
+    other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    late = threading.Timer(5, os.write, (keyboard, b"x"))  # or a failure would wait for ever
+    late.start()
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c.read(lambda: str(os.read(key, 1)))
+        assert late.is_alive(), "it ended with the key"
+    finally:
+        late.cancel()
+        other.join()
+        os.close(key)
+        os.close(keyboard)
+
+
+def test_each_press_calls_what_is_to_be_called_and_so_does_one_that_came_just_before(ctrl_c: CtrlC):
+    calls: list[int] = []
+    press()
+    with ctrl_c.calls(lambda: calls.append(1)):
+        assert calls == [1]
+        press()
+        press()
+    assert calls == [1, 1, 1]
+    press()
+    assert calls == [1, 1, 1]
+    assert ctrl_c.pressed()
+    assert not ctrl_c.pressed()
+
+
+@pytest.mark.parametrize("leave", [lambda: None, press], ids=["quietly", "with a press that nobody wanted"])
+def test_afterwards_everything_is_as_it_was(leave: Callable[[], None]):
+    def handlers() -> list[object]:
+        return [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGURG)]
+
+    before, threads = handlers(), threading.active_count()
+    with CtrlC():
+        assert handlers() != before
+        leave()
+    assert (handlers(), threading.active_count()) == (before, threads)
+    assert signal.set_wakeup_fd(-1) == -1
