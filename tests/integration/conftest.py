@@ -63,6 +63,7 @@ class Wire:
         self.sent = asyncio.Event()
         self._script: list[list[Any]] = []
         self._again: list[Any] | None = None
+        self._tasks: set[Any] = set()
 
     def play(self, *steps: list[Any]) -> None:
         self._script += steps
@@ -80,15 +81,20 @@ class Wire:
 
     async def stop(self) -> None:
         self._server.close()
-        await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._tasks.add(asyncio.current_task())
         try:
             while await self._answer(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             self.gone.set()
+        except asyncio.CancelledError:
+            pass  # by stop; the callback that asyncio gives this task does not know cancelled ones
         finally:
             writer.close()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 
 from littleghost.errors import CapabilityError, ToolError
 from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
-from littleghost.sandboxes.processes import Launcher, Program, _Capture
+from littleghost.sandboxes.processes import Launcher, Program, _Capture, _Command
 from littleghost.testing.sandbox_trial import daemon
 
 pytestmark = [
@@ -148,6 +151,77 @@ async def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
         assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
         assert (await running).stdout == "done\n"  # its keeper goes on by itself
         assert not beating(tmp_path / "beat")
+
+
+async def test_a_stopped_keeper_defeats_neither_time_limit_nor_cancellation(tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        stop = f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; kill -STOP $PPID; touch up; sleep 300"
+        started = time.monotonic()
+        done = await sandbox.execute(stop, timeout=1)
+        assert done.error == "timed out after 1 s"
+        assert time.monotonic() - started < 6
+        assert not beating(tmp_path / "beat")
+
+        (tmp_path / "up").unlink()
+        task = asyncio.ensure_future(sandbox.execute(stop, timeout=100))
+        while not (tmp_path / "up").exists():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait([task], timeout=6)
+        assert task.cancelled()
+        assert not beating(tmp_path / "beat")
+
+
+async def test_a_stopped_supervisor_and_idle_keeper_hold_nothing_up(tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        for victim in ("$(cut -d' ' -f4 /proc/$PPID/stat)", "$(cat /proc/$S/task/$S/children)"):
+            await sandbox.execute(
+                f"S=$(cut -d' ' -f4 /proc/$PPID/stat); for p in {victim}; do [ $p = $PPID ] || kill -STOP $p; done",
+                timeout=5,
+            )
+            assert (await sandbox.execute("echo on", timeout=20)).stdout == "on\n"
+            os.kill(sandbox.launcher.supervisor, signal.SIGSTOP)
+            await asyncio.sleep(0.1)
+            assert (await sandbox.execute("sleep 30", timeout=0.5)).error == "timed out after 0.5 s"
+            assert (await sandbox.execute("echo on", timeout=20)).stdout == "on\n"
+
+
+def test_a_stopped_keeper_does_not_outlive_the_application(tmp_path: Path) -> None:
+    command = f"{daemon('beat')}; kill -STOP $PPID; sleep 500"
+    script = [sys.executable, "-c", APPLICATION, "HostSandbox", str(tmp_path / "root"), command]
+    application = subprocess.Popen(script, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    wait_for(lambda: beating(tmp_path / "root/beat"), "the daemon did not start")
+    application.kill()
+    application.wait()
+    wait_for(lambda: not beating(tmp_path / "root/beat"), "a daemon outlived the application", 10)
+
+
+async def test_a_flood_into_a_finished_commands_pipe_does_not_block_the_loop() -> None:
+    reading, writing = os.pipe()
+    other, end = os.pipe()
+    near, far = socket.socketpair()
+    for descriptor in (reading, other):
+        os.set_blocking(descriptor, False)
+    near.setblocking(False)
+    command = _Command(near, (reading, other), 1000, lambda _: None)
+    command.state = "done"
+    going = True
+
+    def flood() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while going:
+                os.write(writing, b"x" * 65536)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    started = time.monotonic()
+    command.close()
+    going = False
+    assert time.monotonic() - started < 1.5
+    thread.join()
+    for descriptor in (writing, end):
+        os.close(descriptor)
+    far.close()
 
 
 async def test_a_process_in_a_new_session_group_and_stopped_is_killed(backend, tmp_path: Path) -> None:

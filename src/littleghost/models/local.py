@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -258,7 +258,8 @@ class LocalModel(Model):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         model = await self._ready()
-        async with aclosing(model.stream(request)) as events:
+        # It is a generator, and closed with this one; the contract asks for less.
+        async with aclosing(cast("AsyncGenerator[ModelEvent]", model.stream(request))) as events:
             async for event in events:
                 yield event
 

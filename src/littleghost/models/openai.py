@@ -128,7 +128,7 @@ class OpenAIModel(Model):
             urlsplit(url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL).hostname or "the model's server"
         )
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         def attempt(left: float | None) -> AsyncGenerator[ModelEvent]:
             return self._attempt(request, left)
 

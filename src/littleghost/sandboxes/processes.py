@@ -8,8 +8,9 @@ What holds where:
 * Linux: a command's whole tree, daemons that left its session included, is gone when `Launcher.run` returns or raises, and soon after the
   death of the application. Programs do not gain rights (``no_new_privs``), so ``sudo`` does not work.
 * macOS: the command's process group; a process that leaves it survives.
-* A command with the application's own user and no namespace around it can kill the keeper and the supervisor before it makes its
-  daemon. That is the nature of running without isolation.
+* A command with the application's own user and no namespace around it can stop or kill the keeper and the supervisor. Nothing here waits
+  for them without a bound, and one of them is made up for; with both, a daemon can survive. That is the nature of running
+  without isolation.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ DEFAULT_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _CHUNK = 1 << 18
 _MARKER_ROOM = 48
 _GRACE = 20.0  # the keeper itself gives up after ten seconds
+_TICK = 1.0  # how often a command's keeper is looked at
+_DRAIN = 1 << 20  # what a pipe may hold
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,9 +184,20 @@ def _whole_start(data: bytes) -> bytes:
 class _Command:
     """One running command, seen from the application. It belongs to one event loop."""
 
-    def __init__(self, connection: socket.socket, streams: tuple[int, int], max_output_bytes: int) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        streams: tuple[int, int],
+        max_output_bytes: int,
+        attend: Callable[[_Command], None],
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.connection = connection
+        self.began = time.monotonic()
+        self.ended: float | None = None
+        self.keeper: int | None = None
+        self.supervisor: int | None = None
+        self.nudged = False
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self.drained: asyncio.Future[None] = self.loop.create_future()
         self.captures = (_Capture(max_output_bytes), _Capture(max_output_bytes))
@@ -197,12 +211,31 @@ class _Command:
         for descriptor in streams:
             self.loop.add_reader(descriptor, self._read, descriptor)
         self.loop.add_reader(connection.fileno(), self._listen)
+        self._attend = attend
+        self._timer = self.loop.call_later(_TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._attend(self)
+        if self.state == "running":
+            self._timer = self.loop.call_later(_TICK, self._tick)
+
+    def give_up(self, state: str) -> None:
+        """Wait for the keeper no longer."""
+        if self.state == "running":
+            self.state = state
+            self._finish()
+
+    def _finish(self) -> None:
+        self.loop.remove_reader(self.connection.fileno())
+        if not self.finished.done():
+            self.finished.set_result(None)
 
     def end(self, reason: str) -> None:
         """Have everything killed, for ``reason``; the first one counts, and none after the command's own end."""
         if self.reason is None and self.code is None and self.state == "running":
             self.reason = reason
         if self.state == "running":
+            self.ended = self.ended or time.monotonic()
             with suppress(OSError):
                 self.connection.shutdown(
                     socket.SHUT_WR
@@ -243,29 +276,31 @@ class _Command:
         *lines, self._said = self._said.split(b"\n")
         for line in lines:
             kind, value = line[:1], int(line[1:] or b"0")
-            if kind == b"S":
+            if kind == b"K":
+                self.keeper = value
+            elif kind == b"S":
                 self.pid = value
             elif kind == b"E":
                 self.failure = value
             elif kind == b"X":
                 self.code = value if self.code is None else self.code
+                self.ended = self.ended or time.monotonic()
             elif kind in b"DL":
                 self.state = "done" if kind == b"D" else "left"
         if not data and self.state == "running":
             self.state = "lost"
         if self.state != "running":
-            self.loop.remove_reader(self.connection.fileno())
-            if not self.finished.done():
-                self.finished.set_result(None)
+            self._finish()
 
     def close(self) -> None:
         """Release everything; a keeper that is still there kills its tree because of it."""
+        self._timer.cancel()
         for descriptor in list(self._open):
+            room = _DRAIN if self.state == "done" else 1  # someone may be writing without end, and the loop waits here
             with suppress(OSError):
-                while data := os.read(descriptor, _CHUNK):
+                while room > 0 and (data := os.read(descriptor, _CHUNK)):
                     self._open[descriptor].add(data)
-                    if self.state != "done":
-                        break  # someone may still be writing, without end
+                    room -= len(data)
             self._shut(descriptor)
         if self.connection.fileno() >= 0:
             self.loop.remove_reader(self.connection.fileno())
@@ -347,15 +382,13 @@ class Launcher:
                 )
             with suppress(BrokenPipeError, ConnectionResetError):
                 await command.loop.sock_sendall(command.connection, job)
-            await asyncio.shield(command.finished)
-            if command.state == "lost":
-                await self._clear_up_after(command)
+            await self._ended(command)
             if not command.drained.done():
                 # Whoever could hold the pipes is dead, so they are at their end; only what escaped could still hold them.
                 await asyncio.wait([command.drained], timeout=0.5)
         except BaseException:
             command.end("abandoned")
-            await settled(command.finished)
+            await settled(asyncio.ensure_future(self._ended(command)))
             raise
         finally:
             for release in releases:
@@ -385,7 +418,9 @@ class Launcher:
             extra = ([] if program.directory is None else [program.directory]) + list(program.descriptors)
             while not self._send([*theirs, *extra]):
                 await asyncio.sleep(0.002)
-            return _Command(connection, (mine[0], mine[1]), max_output_bytes), job
+            command = _Command(connection, (mine[0], mine[1]), max_output_bytes, self._attend)
+            command.supervisor = self._pid
+            return command, job
         except BaseException:
             for descriptor in mine:
                 os.close(descriptor)
@@ -410,13 +445,49 @@ class Launcher:
                 raise
             return True
 
+    def _attend(self, command: _Command) -> None:
+        """Go on without a keeper or supervisor that does not react: a program of the same user can stop it."""
+        now = time.monotonic()
+        if command.keeper is not None:
+            since = 0.0 if command.ended is None else now - command.ended
+            if since > _GRACE:
+                command.give_up("left")
+            elif since > 0.75 * _GRACE or (since > 0.5 * _TICK and _status(command.keeper)[0] in _STOPPED):
+                _kill(command.keeper, session=command.supervisor)  # the supervisor sweeps up after it
+        elif command.supervisor is not None and now - command.began > 1.5 * _TICK:
+            supervisor = command.supervisor
+            keepers = [pid for pid, own in _children(supervisor) if own]
+            stuck = [pid for pid in keepers if _status(pid)[0] in _STOPPED]
+            if not (stuck or _status(supervisor)[0] in _STOPPED or now - command.began > _GRACE):
+                return
+            if command.nudged:
+                _kill(supervisor, session=supervisor)  # the next command starts another
+                command.give_up("lost")
+            command.nudged = True
+            for pid in stuck:
+                _kill(pid, session=supervisor)
+            with suppress(OSError):
+                os.kill(supervisor, signal.SIGCONT)
+
+    async def _ended(self, command: _Command) -> None:
+        await asyncio.shield(command.finished)
+        if command.state == "lost":
+            await self._clear_up_after(command)
+
     async def _clear_up_after(self, command: _Command) -> None:
         """The keeper was killed, so its orphans are the supervisor's: wait until it has killed them, and kill what is known."""
         if command.pid is not None:
             with suppress(OSError):
                 os.killpg(command.pid, signal.SIGKILL)
-        end = time.monotonic() + 2.0
-        while self._pid is not None and time.monotonic() < end and _has_strays(self._pid):
+        supervisor = command.supervisor
+        end = time.monotonic() + 0.75 * _GRACE
+        while supervisor is not None and any(not own for _, own in _children(supervisor)):
+            if time.monotonic() > end:
+                command.state = "left"
+                return
+            if _status(supervisor)[0] in _STOPPED:
+                with suppress(OSError):
+                    os.kill(supervisor, signal.SIGCONT)
             await asyncio.sleep(0.01)
 
     def _result(
@@ -484,10 +555,23 @@ class Launcher:
                 _has_ended(self._pid)
 
 
+def _supervisor_source() -> str | None:
+    """Return the supervisor's program. It is read once: an agent that can write the file later writes what runs on the host."""
+    try:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py"), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+_SUPERVISOR = _supervisor_source()
+_LOADER = "exec(open(4, encoding='utf-8').read())  # littleghost/sandboxes/supervisor.py"
+
+
 def _start_supervisor() -> tuple[socket.socket, int]:
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
-    if not sys.executable or not os.path.exists(script):
+    if not sys.executable or _SUPERVISOR is None:
         raise CapabilityError("running programs needs a Python interpreter and the library's files on disk")
+    source = _input(_SUPERVISOR)
     near, far = socket.socketpair()
     try:
         keep = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
@@ -496,11 +580,14 @@ def _start_supervisor() -> tuple[socket.socket, int]:
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0),
-            (os.POSIX_SPAWN_DUP2, far.fileno(), 3),
+            # Out of the way first: either could have the other's number.
+            (os.POSIX_SPAWN_DUP2, far.fileno(), 100),
+            (os.POSIX_SPAWN_DUP2, source, 4),
+            (os.POSIX_SPAWN_DUP2, 100, 3),
         ]
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-B", script],
+            [sys.executable, "-I", "-S", "-B", "-c", _LOADER],
             {name: os.environ[name] for name in keep if name in os.environ},
             file_actions=actions,
             setsid=True,
@@ -512,6 +599,7 @@ def _start_supervisor() -> tuple[socket.socket, int]:
         raise CapabilityError(f"the supervisor could not be started: {error.strerror}") from error
     finally:
         far.close()
+        os.close(source)
     near.setblocking(False)
     return near, pid
 
@@ -570,26 +658,43 @@ def _has_ended(pid: int) -> bool:
 
 
 def _await_end(pid: int) -> None:
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + _GRACE
     pause = 0.0005
     while not _has_ended(pid):
-        if time.monotonic() > end:
-            with suppress(OSError):
+        with suppress(OSError):
+            if time.monotonic() > end:
                 os.kill(pid, signal.SIGKILL)
-            end += 5.0
+                end += 5.0
+            elif _status(pid)[0] in _STOPPED:
+                os.kill(pid, signal.SIGCONT)
         time.sleep(pause)
         pause = min(pause * 2, 0.02)
 
 
-def _has_strays(supervisor: int) -> bool:
-    """Whether the supervisor has children that are no keepers: those are in its session, orphans are not."""
+_STOPPED = ("T", "t")  # by a signal, or by a tracer
+
+
+def _status(pid: int) -> tuple[str, int]:
+    """Return the state of a process and its session, ``("", 0)`` where that cannot be told."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[3])
+    return "", 0
+
+
+def _children(supervisor: int) -> list[tuple[int, bool]]:
+    """Return the supervisor's children, and whether each is a keeper: those are in its session, orphans are not."""
     try:
         with open(f"/proc/{supervisor}/task/{supervisor}/children", encoding="ascii") as file:
-            pids = file.read().split()
+            pids = [int(pid) for pid in file.read().split()]
     except OSError:
-        return False
-    for pid in pids:
-        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            if int(file.read().rpartition(b")")[2].split()[3]) != supervisor:
-                return True
-    return False
+        return []
+    found = [(pid, _status(pid)) for pid in pids]
+    return [(pid, session == supervisor) for pid, (state, session) in found if state]
+
+
+def _kill(pid: int, *, session: int | None) -> None:
+    """Kill a keeper or supervisor, unless its number has another process now."""
+    if not sys.platform.startswith("linux") or _status(pid)[1] == session:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)

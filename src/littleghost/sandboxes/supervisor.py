@@ -98,6 +98,19 @@ def descendants(pid: int, but: Collection[int]) -> list[int]:
     return found
 
 
+def stopped(pids: Iterable[int]) -> list[int]:
+    """Return which of ``pids`` have been stopped, by a signal or a tracer."""
+    found: list[int] = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] in (b"T", b"t"):
+                    found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to whoever of ``pids`` is there."""
     for pid in pids:
@@ -135,16 +148,16 @@ def sweep(
     pause = 0.0002
     while reap(on_exit):
         if LINUX:
-            stopped: set[int] = set()
+            found: set[int] = set()
             while time.monotonic() < end:
-                fresh = [pid for pid in descendants(os.getpid(), but) if pid not in stopped]
+                fresh = [pid for pid in descendants(os.getpid(), but) if pid not in found]
                 if not fresh:
                     break
                 send(fresh, SIGSTOP)
-                stopped.update(fresh)
-            if but and not stopped:
+                found.update(fresh)
+            if but and not found:
                 return True
-            send(stopped, SIGKILL)
+            send(found, SIGKILL)
         if time.monotonic() >= end:
             return not LINUX  # elsewhere, only the group is promised
         time.sleep(pause)
@@ -238,6 +251,7 @@ def keep(descriptors: list[int], life: int | None) -> None:
             exits.append(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
     try:
+        connection.sendall(b"K%d\n" % os.getpid())  # by which the application ends a keeper that was stopped
         length = int.from_bytes(receive_exactly(connection, 8), "little")
         fields = receive_exactly(connection, length).split(b"\0")
         has_directory, count, variables, places = (int(field) for field in fields[:4])
@@ -248,6 +262,10 @@ def keep(descriptors: list[int], life: int | None) -> None:
         if has_directory:
             os.fchdir(extra[0])
             os.close(extra.pop(0))
+        poller = select.poll()
+        poller.register(connection.fileno(), select.POLLIN | select.POLLHUP)
+        if poller.poll(0):
+            return  # it took so long that nobody waits for the command any more
         moved, actions = placed(streams, extra)
         try:
             started = start(arguments, environment, search, actions)
@@ -299,9 +317,19 @@ def wait(
             return
 
 
+def close_from(first: int) -> None:
+    """Close all descriptors from ``first`` up, however many there may be."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd" if LINUX else "/dev/fd")]
+        last = max(numbers, default=first)
+    except OSError:
+        last = min(os.sysconf("SC_OPEN_MAX"), 1 << 20)
+    os.closerange(first, last + 1)
+
+
 def serve() -> None:
     """Have a keeper wait for the next command, and kill what killed keepers leave, until the application is gone."""
-    os.closerange(CONTROL + 1, 65_536)  # what the application left inheritable is no business of any command
+    close_from(CONTROL + 1)  # what the application left inheritable is no business of any command
     become_subreaper()
     os.chdir("/")
     parent = os.getppid()
@@ -352,11 +380,16 @@ def serve() -> None:
         if strays():
             sweep(0, on_exit, keepers)
     control.close()
-    end = time.monotonic() + 15.0  # every keeper has seen the same, and clears up its own
+    end = time.monotonic() + 12.0  # every keeper has seen the same, and clears up its own
+    pause = 0.001
     while reap(on_exit) and time.monotonic() < end:
+        send(stopped(keepers), SIGKILL)  # all but one that a program of its own has stopped
         if strays():
             sweep(0, on_exit, keepers)
-        time.sleep(0.001)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.02)
+    send(list(keepers), SIGKILL)
+    sweep(0, on_exit, seconds=5.0)
 
 
 def be_keeper(control: _socket.socket, take: int, life: int | None) -> None:
