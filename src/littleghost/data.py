@@ -55,6 +55,11 @@ def pack_object(value: Any, path: str = "value") -> bytes:
     return pack(cast("Any", value), path)
 
 
+def pack_sorted(value: Any) -> bytes:
+    """Return ``value``, a plain JSON value, in a form that is the same for the same JSON."""
+    return _encode_sorted(value)
+
+
 def unpack(raw: bytes | bytearray | memoryview | str) -> Any:
     """Return the JSON value in ``raw``, a copy of the caller's own.
 

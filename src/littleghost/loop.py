@@ -204,8 +204,9 @@ def turns(
         book.steps += 1
         answer = yield CallModel(transcript.for_model(book.messages), book.steps)
         if isinstance(answer, Failed | Interrupted):
-            yield from _keep(book, answer)
-            return _ending(answer.error, answer.text or book.text)
+            text = transcript.repair(answer.text)
+            yield from _keep(book, text, "failed" if isinstance(answer, Failed) else "stopped")
+            return _ending(answer.error, text or book.text)
         ended = yield from _take(book, answer, calls)
         if ended is not None:
             return ended
@@ -258,12 +259,11 @@ def _take(book: Book, answer: ModelEnded, calls: _Calls) -> Part:
     return Ending(outcome="failed", text=message.text, error=ModelError("the provider withheld the answer"))
 
 
-def _keep(book: Book, answer: Failed | Interrupted) -> Generator[Effect, Any, None]:
+def _keep(book: Book, text: str, why: str) -> Generator[Effect, Any, None]:
     """Commit what the model had written when it was stopped."""
-    if not answer.text:
+    if not text:
         return
-    why = "failed" if isinstance(answer, Failed) else "stopped"
-    message = transcript.mark(transcript.admit(Message("assistant", answer.text)), partial=why)
+    message = transcript.mark(Message("assistant", text), partial=why)
     yield CommitMessages((message,))
     book.messages.append(message)
 

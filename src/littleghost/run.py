@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,7 @@ from littleghost.errors import (
     DataError,
     DeadlineExceeded,
     LittleGhostError,
+    ModelError,
     ModelProtocolError,
     RunCancelled,
     StoreError,
@@ -39,6 +40,7 @@ __all__ = ["Run"]
 Result = TypeVar("Result")
 log = logging.getLogger("littleghost")
 
+MODEL_EVENTS: frozenset[type] = frozenset(get_args(events.ModelEvent))
 GRACE = 5.0
 """Seconds that tools get to end after they were told to."""
 
@@ -161,7 +163,8 @@ class Driver:
         self._run_id = run_id
         self._agent = agent
         self._model = model
-        self._instructions = [Message.system(instructions)] if instructions else []
+        told = data.check_text(instructions, "instructions") if instructions else ""
+        self._instructions = [Message.system(told)] if told else []
         self._settings = dict(settings)
         self._tools = {tool.name: tool for tool in tools}
         self._specs = tuple(
@@ -205,7 +208,9 @@ class Driver:
         self._stoppable = True
         try:
             return await work
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if not self._poked and cast("asyncio.Task[Any]", self._task).cancelling() <= self._cancellations:
+                raise ModelError("the model was cancelled from within") from error  # by nobody who may
             self._note_cancellation()
             raise _Stopped from None
         finally:
@@ -382,9 +387,15 @@ class Driver:
             return loop.Interrupted(cast("Exception", self._stop), "".join(heard))
         except (ConfigurationError, StoreError):
             raise
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if not isinstance(error, LittleGhostError):
                 log.exception("model %s failed", self._model.name)
+            if not isinstance(error, Exception):
+                fault = ModelError(f"{self._model.name} failed ({type(error).__name__})")
+                fault.__cause__ = error
+                return loop.Failed(fault, "".join(heard))
             return loop.Failed(error, "".join(heard))
 
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
@@ -397,9 +408,14 @@ class Driver:
         )
         async with closing:
             async for event in stream:
-                if isinstance(event, events.ModelEnded):
-                    ended = event
-                    continue
+                kind = type(event)
+                if kind is events.ModelEnded:
+                    ended = cast("events.ModelEnded", event)
+                    break
+                if kind not in MODEL_EVENTS:
+                    raise ModelProtocolError(
+                        f"{self._model.name} yielded {data.kind(event)} in place of an event"
+                    )
                 if isinstance(event, events.TextDelta):
                     heard.append(event.text)
                 elif isinstance(event, events.Retrying):
@@ -410,6 +426,10 @@ class Driver:
                         await self._ready()
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
+        if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModelProtocolError(
+                f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
+            )
         return ended
 
     # Tools
@@ -419,8 +439,8 @@ class Driver:
             return
         for call in effect.calls:
             self._emit(events.ToolStarted(call=call))
-            context = self._context.for_call(call.id, self._key(effect.position, call))
-            task = asyncio.create_task(self._run_tool(self._tools[call.name], call, context))
+            work = self._run_tool(self._tools[call.name], call, self._key(effect.position, call))
+            task = asyncio.create_task(work)
             self._running[task] = call
             task.add_done_callback(self._tool_ended)
 
@@ -429,7 +449,15 @@ class Driver:
         where = self._context.session_id if self._context.session_id is not None else self._run_id
         return hashlib.sha256(data.pack([self._context.actor_id, where, position, call.id])).hexdigest()
 
-    async def _run_tool(self, tool: Tool, call: ToolUse, context: RunContext[Any]) -> ToolResult:
+    async def _run_tool(self, tool: Tool, call: ToolUse, key: str) -> ToolResult:
+        seen = b""
+
+        def state() -> dict[str, Any]:
+            nonlocal seen
+            seen = self._good_state
+            return data.unpack(seen)
+
+        context = self._context.for_call(call.id, key, state)
         with telemetry.span(
             f"execute_tool {tool.name}",
             {
@@ -438,60 +466,72 @@ class Driver:
                 "gen_ai.tool.call.id": call.id,
             },
         ) as span:
+            result: ToolResult | None = None
             try:
-                content = await self._bounded(tool, call, context)
-            except Exception as error:  # noqa: BLE001 (whatever a tool raises is its answer)
+                content = await self._bounded(tool, data.copy(call.input), context)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 (whatever a tool raises is its answer)
                 span.fail(error)
-                return _tool_error(tool, call, error)
-            fault = self._check_state()
-            if fault is not None:
-                span.fail(fault)
-                return transcript.error_result(
-                    call,
-                    f"Tool failed: it left a state that cannot be stored ({fault}). The state was restored.",
-                )
-            return ToolResult(tool_use_id=call.id, content=content)
+                result = _tool_error(tool, call, error)
+                if isinstance(error, _LeftBehind):
+                    return result
+            else:
+                result = ToolResult(tool_use_id=call.id, content=content)
+            if context.touched_state is not None:
+                try:
+                    self._take_state(seen or self._good_state, context.touched_state)
+                except DataError as error:
+                    span.fail(error)
+                    return transcript.error_result(
+                        call, f"Tool failed: its changes of the state were not taken over ({error})."
+                    )
+            return result
 
-    async def _bounded(self, tool: Tool, call: ToolUse, context: RunContext[Any]) -> tuple[Any, ...]:
-        arguments = data.copy(call.input)
+    async def _bounded(
+        self, tool: Tool, arguments: dict[str, Any], context: RunContext[Any]
+    ) -> tuple[Any, ...]:
         if tool.timeout is None:
             return result_content(await tool.call(arguments, context))
-        bound = asyncio.timeout(tool.timeout)
+        task = asyncio.ensure_future(tool.call(arguments, context))
         try:
-            async with bound:
-                answer = await tool.call(arguments, context)
-        except TimeoutError as error:
-            if not bound.expired():
-                raise
-            raise ToolError(
-                f"The tool did not end within {tool.timeout:g} s and was stopped. Whether it took effect is unknown."
-            ) from error
-        return result_content(answer)
+            await asyncio.wait([task], timeout=tool.timeout)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=GRACE)
+                raise _LeftBehind(
+                    f"The tool did not end within {tool.timeout:g} s and was stopped. Whether it took effect is unknown."
+                )
+            return result_content(task.result())
+        finally:
+            task.cancel()
 
-    def _check_state(self) -> DataError | None:
-        """Take the state as it is for good, or restore what cannot be stored."""
-        state = self._context.state
-        try:
-            self._good_state = data.pack_object(state, "state")
-        except DataError as error:
-            self._restore(state, data.unpack(self._good_state))
-            return error
-        return None
+    def _take_state(self, seen: bytes, made: Any) -> None:
+        """Take over what a call made of the state that it saw.
 
-    def _restore(self, state: dict[str, Any], good: dict[str, Any]) -> None:
-        """Undo what a tool did to the state: all of it where it ran alone, else what cannot be stored."""
-        if sum(not task.done() for task in self._running) <= 1:
-            state.clear()
-            state.update(good)
+        Raises:
+            DataError: It cannot be stored, or another call changed the same thing since. Nothing is taken over.
+        """
+        mine = data.pack_object(made, "state")
+        if data.equal(mine, seen):
             return
-        for key in list(state):
-            try:
-                data.pack_object({key: state[key]})
-            except DataError:
-                del state[key]
-                if key in good:
-                    state[key] = good[key]
-        self._good_state = data.pack_object(state, "state")
+        if self._good_state == seen:
+            self._good_state = mine
+            return
+        before, after, now = (_members(raw) for raw in (seen, mine, self._good_state))
+        for key in before.keys() | after.keys():
+            wanted = after.get(key)
+            if wanted == before.get(key):
+                continue  # even the same new value is a loss, if it is a count that both have raised
+            if now.get(key) != before.get(key):
+                raise DataError.at(
+                    data.member("state", key), "was changed by another call meanwhile, and that change stays"
+                )
+            if wanted is None:
+                del now[key]
+            else:
+                now[key] = wanted
+        self._good_state = data.pack_object({key: data.unpack(raw) for key, raw in now.items()}, "state")
 
     def _tool_ended(self, task: asyncio.Task[ToolResult]) -> None:
         self._ended.append(task)
@@ -546,11 +586,19 @@ class Driver:
         ]
         self._running.clear()
         self._ended.clear()
-        self._check_state()
         return tuple(results)
 
 
-def _tool_error(tool: Tool, call: ToolUse, error: Exception) -> ToolResult:
+class _LeftBehind(ToolError):
+    """A tool did not end in time; what it does from then on is its own business."""
+
+
+def _members(raw: bytes) -> dict[str, bytes]:
+    """Return the members of a packed object, each packed, in a form that is the same for the same JSON."""
+    return {key: data.pack_sorted(value) for key, value in data.unpack(raw).items()}
+
+
+def _tool_error(tool: Tool, call: ToolUse, error: BaseException) -> ToolResult:
     """Return what the model learns of a tool's failure: a `ToolError` whole, of anything else the class name alone."""
     if isinstance(error, ToolError):
         return transcript.error_result(call, str(error) or type(error).__name__)

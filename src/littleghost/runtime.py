@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import os
 import time
@@ -11,10 +10,12 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 from littleghost import data, transcript
 from littleghost.cancellation import CancellationToken
+from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.events import Event
 from littleghost.loop import Book, RunLimits, check_bound
@@ -33,11 +34,21 @@ if TYPE_CHECKING:
 __all__ = ["RunStream", "Runtime"]
 
 Busy = Literal["wait", "raise"]
-_held: contextvars.ContextVar[tuple[tuple[SessionStore, str | None, str], ...]] = contextvars.ContextVar(
-    "littleghost_held", default=()
-)
+_inside: ContextVar[tuple[_Hold, ...]] = ContextVar("littleghost_inside", default=())
+"""The runs that the current code is part of, outermost first."""
+
 QUEUE = 1000
 """Events that may wait for a reader before the model is made to wait."""
+
+
+class _Hold:
+    """A session that a run has for itself, as long as it lasts."""
+
+    def __init__(self, store: SessionStore, key: tuple[str | None, str]) -> None:
+        self.store, self.key, self.active = store, key, True
+
+    def end(self) -> None:
+        self.active = False
 
 
 class Runnable(Protocol):
@@ -454,8 +465,11 @@ class Runtime:
     async def _hold(self, stack: AsyncExitStack, session: Session, busy: Busy, seconds: float | None) -> None:
         """Become the one run of ``session``: in this store instance, and across processes where the store has leases."""
         store, started = session.store, time.monotonic()
-        key, held = (store, session.actor_id, session.id), _held.get()
-        if any(key[0] is other[0] and key[1:] == other[1:] for other in held):
+        inside = _inside.get()
+        if any(
+            hold.active and hold.store is store and hold.key == (session.actor_id, session.id)
+            for hold in inside
+        ):
             raise SessionBusyError(
                 f"session {session.id!r} is in use by the very run that asks for it; a tool can ask in another session",
                 id=session.id,
@@ -466,7 +480,9 @@ class Runtime:
         if "leases" in store.capabilities:
             left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
             await stack.enter_async_context(store.lease(session.id, actor_id=session.actor_id, timeout=left))
-        stack.callback(_held.reset, _held.set((*held, key)))
+        hold = _Hold(store, (session.actor_id, session.id))
+        stack.callback(hold.end)
+        stack.callback(_inside.reset, _inside.set((*inside, hold)))
 
     async def _with_places(self, stack: AsyncExitStack, context: RunContext[Any]) -> RunContext[Any]:
         """Return ``context`` with the workspace and the sandbox of the run."""
@@ -544,6 +560,10 @@ def _new_message(message: Any) -> Message:
         raise ConfigurationError(f"message must have the role user or developer, not {new.role}")
     if transcript.sanitise([new]) != [new] or not new.content:
         raise ConfigurationError("message must have content, and must not be transient")
+    if not {type(block) for block in new.content} <= {Text, Image, Document}:
+        raise ConfigurationError(
+            "message may hold text, images and documents; tool calls and results come from runs"
+        )
     return new
 
 

@@ -278,8 +278,12 @@ def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Messa
             position += 1
         elif isinstance(block, Text | Reasoning):
             block = msgspec.structs.replace(block, text=repair(block.text))
+        elif isinstance(block, ToolResult):
+            continue  # no model has results to give
         content.append(block)
-    admitted = Message("assistant", content, message.metadata)
+    # A transient answer would be left out of the store, and its tools run without a trace.
+    metadata = {key: value for key, value in message.metadata.items() if key != "transient"}
+    admitted = Message("assistant", content, metadata)
     if message.metadata or any(type(block) not in _SIMPLE for block in content):
         pack_messages((admitted,), "answer")
     return mark(admitted, malformed=wrong) if wrong else admitted

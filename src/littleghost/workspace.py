@@ -10,6 +10,7 @@ split into components here, once, and never joined to a host path as a string.
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import os
 import re
@@ -24,9 +25,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+from littleghost.descriptors import DIRECTORY, PathPlace, Place, make_below, resolved
 from littleghost.errors import (
     CleanupError,
     ConfigurationError,
+    LittleGhostError,
     ToolError,
     ToolFileNotFoundError,
     ToolPermissionError,
@@ -104,26 +107,35 @@ class Directory:
     """One host directory, held by descriptor (by path alone where the system has no directory descriptors).
 
     Args:
-        path: An absolute path; the directory must exist.
+        path: An absolute path; the directory must exist, unless it is below ``top``.
+        top: The directory it is beneath, so that no link on the way can lead out of it.
+        below: The components from there. What is missing is made.
 
     Attributes:
         path: Where it was at open.
         identity: Its device and inode then.
     """
 
-    __slots__ = ("_closing", "_fd", "_lock", "_users", "identity", "path")
+    __slots__ = ("_below", "_closing", "_fd", "_lock", "_top", "_users", "identity", "path")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, top: Directory | None = None, below: tuple[str, ...] = ()) -> None:
+        self.path, self._top, self._below = path, top, below
         self._lock = threading.Lock()
         self._users, self._closing = 0, False
         if sys.platform == "win32":
             self._fd: int | None = None
+            if top is not None:
+                make_below(PathPlace(str(top.path)), below)
             status = path.stat()
             if not path.is_dir():
                 raise NotADirectoryError(str(path))
         else:
-            self._fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+            if top is None:
+                self._fd = os.open(path, DIRECTORY)
+            else:
+                with top.place() as place:
+                    make_below(place, below)
+                    self._fd = resolved(place, below, DIRECTORY)
             status = os.fstat(self._fd)
         self.identity = (status.st_dev, status.st_ino)
 
@@ -150,11 +162,29 @@ class Directory:
     def check(self) -> None:
         """Raise `ToolPermissionError` unless the path still leads to the directory that was opened."""
         try:
-            status = os.stat(self.path)
+            status = self._there()
+        except ToolError:
+            raise
         except OSError as error:
             raise ToolPermissionError("the workspace directory is gone; open the workspace again") from error
         if (status.st_dev, status.st_ino) != self.identity:
             raise ToolPermissionError("the workspace directory was replaced; open the workspace again")
+
+    def _there(self) -> os.stat_result:
+        if self._top is None or sys.platform == "win32":
+            return os.stat(self.path)
+        with self._top.place() as place:
+            fd = resolved(place, self._below, DIRECTORY)
+            try:
+                return os.fstat(fd)
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def place(self) -> Generator[Place]:
+        """Hold the directory for the block, to reach what is beneath it."""
+        with self.held() as fd:
+            yield PathPlace(str(self.path)) if fd is None else Place(fd, owned=False)
 
     def close(self) -> None:
         """Close the descriptor as soon as nobody uses it."""
@@ -322,20 +352,25 @@ class Workspace:
                 self._root.mkdir(parents=True, exist_ok=True)
             held[None] = Directory(self._root)
             for name, path in self._paths.items():
-                if name in self._relative:
-                    path.mkdir(parents=True, exist_ok=True)
-                    real = Path(os.path.realpath(path))
-                    if not real.is_relative_to(os.path.realpath(self._root)):
-                        raise ConfigurationError(
-                            f"the path named {name!r} leads out of the root through a link", name=name
-                        )
-                held[name] = Directory(path)
+                below = self._relative.get(name)
+                if below is None:
+                    held[name] = Directory(path)
+                    continue
+                try:
+                    held[name] = Directory(path, held[None], below.parts)
+                except OSError as error:
+                    if error.errno not in (errno.EXDEV, errno.ELOOP):
+                        raise
+                    raise ConfigurationError(
+                        f"the path named {name!r} leads out of the root through a link", name=name
+                    ) from error
         except BaseException as error:
             for directory in held.values():
                 directory.close()
-            if isinstance(error, OSError) and not isinstance(error, ConfigurationError):
+            if isinstance(error, OSError) and not isinstance(error, LittleGhostError):
+                where = error.filename or self._root
                 raise ConfigurationError(
-                    f"the workspace cannot be opened: {error.strerror}: {error.filename}"
+                    f"the workspace cannot be opened: {error.strerror}: {where}"
                 ) from error
             raise
         return held

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, Sandbox, bubblewrap, files
+from littleghost import descriptors
+from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, Sandbox, bubblewrap
 from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.sandbox_kit import check_sandbox, offered, sandbox_clauses
 from littleghost.workspace import Workspace
@@ -28,7 +29,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, requir
     if request.param == "host":
         return HostSandbox
     if request.param == "host-walk":  # as on a kernel without openat2, and on macOS
-        monkeypatch.setattr(files, "_openat2", lambda: None)
+        monkeypatch.setattr(descriptors, "openat2", lambda: None)
         return HostSandbox
     if sys.platform != "linux":
         pytest.skip("bubblewrap is for Linux")

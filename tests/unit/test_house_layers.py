@@ -26,6 +26,7 @@ LAYERS = """
     telemetry
     locks
     portal
+    descriptors
     sessions.contract
     sessions
     workspace

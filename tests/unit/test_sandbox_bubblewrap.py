@@ -144,6 +144,25 @@ async def test_one_inside_the_workspace_is_not_taken(tmp_path: Path, monkeypatch
 
 
 @linux
+async def test_a_writable_root_that_holds_the_running_interpreter_is_refused(
+    bwrap: str, tmp_path: Path, monkeypatch
+) -> None:
+    """A program that rewrites the library or the interpreter would run outside at the next start."""
+    environment = tmp_path / "root/.venv"
+    environment.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    for workspace, policy in (
+        (Workspace(tmp_path / "root"), {"root": "read_write"}),
+        (Workspace(tmp_path / "other", {"code": tmp_path / "root"}), {"paths": {"code": "read_write"}}),
+        (Workspace(Path(bubblewrap.__file__).parent), {"root": "read_write"}),
+    ):
+        with pytest.raises(CapabilityError, match="Python environment that LittleGhost runs in"):
+            await BubblewrapSandbox(workspace, policy=policy).open()
+    async with BubblewrapSandbox(tmp_path / "root") as sandbox:
+        assert not sandbox.writable
+
+
+@linux
 async def test_secrets_are_in_no_argument_list(bwrap: str, tmp_path: Path) -> None:
     policy = {"environment": {"TOKEN": "hush-from-policy"}}
     async with BubblewrapSandbox(tmp_path, writable=True, policy=policy) as sandbox:
@@ -335,7 +354,9 @@ def test_the_filter_denies_its_list_and_allows_the_rest(machine: str) -> None:
         assert interpret(program, nr=0, arch=0x40000003) == KILL
         assert result(program, "pair", 1, 1) == ALLOW
     assert result(closed, "socket", 1, 1) == result(closed, "socket", 16, 3) == EACCES
-    assert result(closed, "pair", 1, 2) == result(closed, "pair", 1, 2 | 0o2000000) == EACCES
+    for kind in (2, 3, 2 | 0o2000000, 0, 4):
+        assert result(closed, "pair", 1, kind) == EACCES
+    assert result(closed, "pair", 1, 5 | 0o2000000) == ALLOW
     assert (
         result(shared, "socket", 1, 1)
         == result(shared, "socket", 16, 3)
@@ -344,6 +365,34 @@ def test_the_filter_denies_its_list_and_allows_the_rest(machine: str) -> None:
     )
     if machine == "x86_64":
         assert interpret(closed, nr=0x40000000 | 101, arch=numbers["arch"]) == KILL
+
+
+@pytest.mark.parametrize(
+    ("machine", "numbers"),
+    [
+        ("x86_64", {90: 1, 91: 1, 268: 2, 452: 2, 83: 1, 258: 2, 133: 1, 259: 2, 85: 1}),
+        ("aarch64", {52: 1, 53: 2, 452: 2, 34: 2, 33: 2}),
+    ],
+)
+def test_no_call_makes_a_setuid_or_setgid_file(machine: str, numbers: dict[int, int]) -> None:
+    arch = int(MACHINES[machine]["arch"])
+    program = filter_for(network=True, machine=machine)
+    assert program
+
+    def result(nr: int, **given: int) -> int:
+        return interpret(program, nr=nr, arch=arch, args=tuple(given.get(f"a{i}", 0) for i in range(6)))
+
+    for nr, position in numbers.items():
+        assert result(nr, **{f"a{position}": 0o1777}) == ALLOW
+        for bit in (0o4000, 0o2000):
+            assert result(nr, **{f"a{position}": bit | 0o755}) == EPERM
+    for nr, flags in ((2, 1), (257, 2)) if machine == "x86_64" else ((56, 2),):
+        at, mode = f"a{flags}", f"a{flags + 1}"
+        assert (
+            result(nr, **{at: 0o101, mode: 0o4755}) == result(nr, **{at: 0o20000002, mode: 0o2755}) == EPERM
+        )
+        assert result(nr, **{at: 0o101, mode: 0o755}) == result(nr, **{at: 0o1, mode: 0o4755}) == ALLOW
+    assert result(437) == ENOSYS
 
 
 def test_another_architecture_has_no_filter_and_says_so(monkeypatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from littleghost import descriptors
 from littleghost.errors import DeadlineExceeded, ToolError, ToolPermissionError
 from littleghost.sandboxes import HostSandbox, SandboxLimits, files
 from littleghost.sandboxes.files import Files, Root
@@ -28,7 +29,7 @@ WAYS = ["kernel", "walk", "path"]
 
 def set_way(patch: pytest.MonkeyPatch, way: str) -> None:
     if way == "walk":
-        patch.setattr(files, "_openat2", lambda: None)
+        patch.setattr(descriptors, "openat2", lambda: None)
     elif way == "path":  # as on Windows: no descriptors of directories
         from contextlib import contextmanager
 
@@ -180,12 +181,12 @@ async def test_reading_writing_and_editing_on_every_way(tmp_path: Path, way: str
 
 
 def test_the_kernel_is_asked_on_linux() -> None:
-    assert files.resolves_in_kernel() is (sys.platform == "linux")
+    assert descriptors.resolves_in_kernel() is (sys.platform == "linux")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="openat2")
 def test_a_resolution_that_raced_is_tried_again(tmp_path: Path) -> None:
-    kernel = files._Kernel()
+    kernel = descriptors._Kernel()
     fd = os.open(tmp_path, os.O_RDONLY)
     real, attempts = kernel._syscall, []
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from littleghost.errors import CapabilityError, ToolError
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, processes
 from littleghost.sandboxes.processes import Launcher, Program, _Capture, _Command
 from littleghost.testing.sandbox_trial import daemon
 
@@ -346,6 +346,16 @@ async def test_a_program_is_found_by_its_own_path(backend, tmp_path: Path) -> No
         assert (await run("true", environment={"PATH": "/nowhere"}))[1] == 127
         big = await sandbox.execute_program(["true", "x" * 3_000_000], timeout=10)
         assert big.exit_code != 0
+
+
+async def test_the_supervisor_is_not_read_again_from_a_file_that_may_have_changed(
+    tmp_path: Path, monkeypatch
+) -> None:
+    planted = tmp_path / "processes.py"
+    (tmp_path / "supervisor.py").write_text("import os; os.mkdir('/nowhere')")
+    monkeypatch.setattr(processes, "__file__", str(planted))
+    async with HostSandbox(tmp_path / "root") as sandbox:
+        assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
 
 
 async def test_the_environment_of_the_supervisor_holds_nothing(tmp_path: Path, monkeypatch) -> None:

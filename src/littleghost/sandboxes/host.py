@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from littleghost.descriptors import resolves_in_kernel
 from littleghost.errors import CapabilityError
 from littleghost.sandboxes.contract import Check, Probe, SandboxLimits
-from littleghost.sandboxes.files import resolves_in_kernel
 from littleghost.sandboxes.local import LocalSandbox, View
 from littleghost.sandboxes.policy import EffectivePolicy, Policy
 from littleghost.sandboxes.processes import DEFAULT_PATH, Program

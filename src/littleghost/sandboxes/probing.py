@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from littleghost.errors import LittleGhostError
 from littleghost.sandboxes.contract import Check, Execution, Probe
 from littleghost.sandboxes.processes import Launcher, Program
+from littleghost.sandboxes.seccomp import filter_for
 from littleghost.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["probe_bubblewrap"]
 
-# Prints "NAME yes" for each attempt that worked. $1 is a file of the host, $2 a port of its loopback, $3 what the file holds.
+# Prints "NAME yes" for each attempt that worked. $1 is a file of the host, $2 a port of its loopback, $3 what the file holds, $4 whether
+# there is a filter of system calls.
 _SCRIPT = r"""
 try() { name=$1; shift; if "$@" >/dev/null 2>&1; then echo "$name yes"; else echo "$name no"; fi; }
 put() { echo x > "$1"; }
@@ -35,6 +37,7 @@ try write-kernel open_to_write /proc/sys/kernel/core_pattern
 try read-host-file cat "$1"
 try read-host-etc [ -e /etc/shadow ]
 try see-other-processes [ "$(ls -d /proc/[0-9]* | wc -l)" -gt 8 ]
+if [ "$4" = filtered ]; then try make-setuid chmod 4755 given; fi
 if [ -x /usr/bin/unshare ]; then try nested-namespace unshare -U true; fi
 if [ -x /usr/bin/bash ]; then try reach-host-loopback bash -c ": < /dev/tcp/127.0.0.1/$2"; fi
 for kind in user pid mnt ipc uts net; do echo "ns-$kind $(readlink /proc/self/ns/$kind)"; done
@@ -70,6 +73,7 @@ async def probe_bubblewrap(binary: str, make: Make) -> Probe:
                     str(host_file),
                     str(listener.getsockname()[1]),
                     canary,
+                    "filtered" if filter_for(network=False) else "",
                 )
                 writable = await _run(launcher, make(workspace, writable=True), arguments)
                 forbidden = ("/bin/sh", "-c", "echo x > forbidden")

@@ -296,7 +296,9 @@ class _Command:
         """Release everything; a keeper that is still there kills its tree because of it."""
         self._timer.cancel()
         for descriptor in list(self._open):
-            room = _DRAIN if self.state == "done" else 1  # someone may be writing without end, and the loop waits here
+            room = (
+                _DRAIN if self.state == "done" else 1
+            )  # someone may be writing without end, and the loop waits here
             with suppress(OSError):
                 while room > 0 and (data := os.read(descriptor, _CHUNK)):
                     self._open[descriptor].add(data)
@@ -558,7 +560,9 @@ class Launcher:
 def _supervisor_source() -> str | None:
     """Return the supervisor's program. It is read once: an agent that can write the file later writes what runs on the host."""
     try:
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py"), encoding="utf-8") as file:
+        with open(
+            os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py"), encoding="utf-8"
+        ) as file:
             return file.read()
     except OSError:
         return None
@@ -571,19 +575,21 @@ _LOADER = "exec(open(4, encoding='utf-8').read())  # littleghost/sandboxes/super
 def _start_supervisor() -> tuple[socket.socket, int]:
     if not sys.executable or _SUPERVISOR is None:
         raise CapabilityError("running programs needs a Python interpreter and the library's files on disk")
+    import fcntl
+
     source = _input(_SUPERVISOR)
     near, far = socket.socketpair()
+    high: list[int] = []  # out of the way of the numbers they get
     try:
+        high.extend(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (far.fileno(), source))
         keep = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
         # Its standard streams go nowhere; inheritable descriptors of the application close as it starts (see `serve`).
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0),
-            # Out of the way first: either could have the other's number.
-            (os.POSIX_SPAWN_DUP2, far.fileno(), 100),
-            (os.POSIX_SPAWN_DUP2, source, 4),
-            (os.POSIX_SPAWN_DUP2, 100, 3),
+            (os.POSIX_SPAWN_DUP2, high[0], 3),
+            (os.POSIX_SPAWN_DUP2, high[1], 4),
         ]
         pid = os.posix_spawn(
             sys.executable,
@@ -599,7 +605,8 @@ def _start_supervisor() -> tuple[socket.socket, int]:
         raise CapabilityError(f"the supervisor could not be started: {error.strerror}") from error
     finally:
         far.close()
-        os.close(source)
+        for descriptor in (source, *high):
+            os.close(descriptor)
     near.setblocking(False)
     return near, pid
 

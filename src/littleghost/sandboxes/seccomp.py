@@ -72,13 +72,35 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
 }
+# By where the mode is; a file that is made or changed must not get the setuid or setgid bit (see `filter_for`).
+_MODES: dict[str, tuple[int | None, int | None, int]] = {
+    "chmod": (90, None, 1),
+    "fchmod": (91, 52, 1),
+    "fchmodat": (268, 53, 2),
+    "fchmodat2": (452, 452, 2),
+    "mkdir": (83, None, 1),
+    "mkdirat": (258, 34, 2),
+    "mknod": (133, None, 1),
+    "mknodat": (259, 33, 2),
+    "creat": (85, None, 1),
+}
+# The same where there is a mode only with certain flags, whose position is given first.
+_OPENS: dict[str, tuple[int | None, int | None, int, int]] = {
+    "open": (2, None, 1, 2),
+    "openat": (257, 56, 2, 3),
+}
+_SETID = 0o6000
+_CREATES = (
+    0o100 | 0o20000000
+)  # O_CREAT, and what O_TMPFILE has beside O_DIRECTORY; the same on both architectures
+_OPENAT2 = 437
 _CLONE, _CLONE3, _IOCTL, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (16, 29), (41, 198), (53, 199)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW… flag that clone takes
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # put text into a terminal as if it had been typed there
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-_DATAGRAM = 2
+_STREAM, _SEQPACKET = 1, 5
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -91,6 +113,9 @@ _Instruction = tuple[int, int, int, int]
 
 def filter_for(*, network: bool, machine: str | None = None) -> bytes | None:
     """Return the filter's program, or ``None`` for an architecture it is not written for.
+
+    No file gets the setuid or setgid bit, as with systemd's ``RestrictSUIDSGID=``: it would keep it on the host, where it would run with
+    the application's rights. ``openat2`` is said not to exist, for its mode is in memory, where a filter cannot look.
 
     Args:
         network: Whether the program shares the host's network. Without it, sockets are those of the Internet only: no AF_UNIX,
@@ -121,8 +146,20 @@ def filter_for(*, network: bool, machine: str | None = None) -> bytes | None:
         number = numbers[index]
         if number is not None:
             when(number, [refuse(errno.EPERM)])
-    # Its flags are in memory, where a filter cannot look; told that it does not exist, libraries take clone.
+    # Their flags are in memory; told that they do not exist, libraries take clone and openat.
     when(_CLONE3[index], [refuse(errno.ENOSYS)])
+    when(_OPENAT2, [refuse(errno.ENOSYS)])
+    no_setid = [(_ANY_BIT, 0, 1, _SETID), refuse(errno.EPERM), give(_ALLOW)]
+    for *numbers, mode in _MODES.values():
+        number = numbers[index]
+        if number is not None:
+            when(number, [argument(mode), *no_setid])
+    for *numbers, flags, mode in _OPENS.values():
+        number = numbers[index]
+        if number is not None:
+            when(
+                number, [argument(flags), (_ANY_BIT, 1, 0, _CREATES), give(_ALLOW), argument(mode), *no_setid]
+            )
     when(_CLONE[index], [argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse(errno.EPERM), give(_ALLOW)])
     when(
         _IOCTL[index],
@@ -137,8 +174,9 @@ def filter_for(*, network: bool, machine: str | None = None) -> bytes | None:
     families = [_INET, _INET6, *((_UNIX, _NETLINK) if network else ())]
     checks = [(_EQUAL, len(families) - position, 0, family) for position, family in enumerate(families)]
     when(_SOCKET[index], [argument(0), *checks, refuse(errno.EACCES), give(_ALLOW)])
-    if not network:  # a datagram pair can be told to send to a socket file
-        pair = [argument(1), (_AND, 0, 0, 0xF), (_EQUAL, 0, 1, _DATAGRAM), refuse(errno.EACCES), give(_ALLOW)]
+    if not network:  # a datagram pair, which SOCK_RAW gives too, can be told to send to a socket file
+        kinds = [(_EQUAL, 2, 0, _STREAM), (_EQUAL, 1, 0, _SEQPACKET)]
+        pair = [argument(1), (_AND, 0, 0, 0xF), *kinds, refuse(errno.EACCES), give(_ALLOW)]
         when(_SOCKETPAIR[index], pair)
 
     program: list[_Instruction] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, audit), give(_KILL), (_LOAD, 0, 0, 0)]

@@ -21,12 +21,13 @@ from littleghost.content import Prepared
 from littleghost.errors import (
     ConflictError,
     DataError,
+    ProtocolError,
     SessionBusyError,
     SessionNotFoundError,
     UnsupportedError,
 )
 from littleghost.locks import KeyedLocks
-from littleghost.message import Message
+from littleghost.message import Message, pack_messages
 
 __all__ = ["ANY", "Commit", "Lease", "Page", "SessionInfo", "SessionStore", "Snapshot"]
 
@@ -312,7 +313,7 @@ class SessionStore(ABC):
         """
         if limit < 1:
             raise DataError.at("limit", "must be at least 1")
-        snapshot = await self.load(id, actor_id=actor_id)
+        snapshot = await self._snapshot(id, actor_id)
         messages = tuple(snapshot.messages) if snapshot else ()
         end = len(messages) if before is None else max(0, min(before, len(messages)))
         start = max(0, end - limit)
@@ -331,7 +332,7 @@ class SessionStore(ABC):
         """
         if "revisions" not in self.capabilities:
             raise self._cannot("fork")
-        snapshot = await self.load(id, actor_id=actor_id)
+        snapshot = await self._snapshot(id, actor_id)
         if snapshot is None:
             raise SessionNotFoundError(f"there is no session {id!r} to fork", id=id)
         kept = transcript.cut(snapshot.messages, len(snapshot.messages) if at is None else at)
@@ -350,6 +351,17 @@ class SessionStore(ABC):
                 expected=None,
                 actual=error.actual,
             ) from error
+
+    async def _snapshot(self, id: str, actor_id: str | None) -> Snapshot | None:
+        """Return what `load` says as a `Snapshot`, also where it says it as a mapping."""
+        value: Any = await self.load(id, actor_id=actor_id)
+        if value is None or isinstance(value, Snapshot):
+            return value
+        try:
+            given: dict[str, Any] = {**value, "messages": pack_messages(value["messages"])[1]}
+            return Snapshot(**given)
+        except (TypeError, KeyError, DataError) as error:
+            raise ProtocolError(f"{type(self).__name__}.load returned a malformed value: {error}") from error
 
     async def aclose(self) -> None:
         """Close the store. One that is never closed neither hangs the process nor warns."""

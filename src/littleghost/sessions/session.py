@@ -343,7 +343,10 @@ class Session:
         return forked
 
     async def delete(self) -> bool:
-        """Delete the session and everything about it; return whether there was one."""
+        """Delete the session and everything about it; return whether there was one.
+
+        Unlike every other write it asks for no revision: what others have added since is deleted too.
+        """
         async with self._lock:
             self._forget()
             return await self._call("delete", self.operation_id, self.store.delete)

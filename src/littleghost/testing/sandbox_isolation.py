@@ -107,6 +107,36 @@ async def programs_get_no_namespaces_or_rights(make: Any) -> None:
             expect(fields.get("Seccomp") == "2", "no filter of system calls is in force")
 
 
+@clause(CLAUSES, needs={"execute", "seccomp", "write"})
+async def programs_leave_no_setuid_file(make: Any) -> None:
+    """No file gets the setuid or setgid bit, which on the host would lend the application's rights to whoever runs it."""
+    script = """
+import ctypes, os
+os.umask(0)
+def attempt(make):
+    try: make()
+    except OSError: pass
+open("changed", "w").close()
+for mode in (0o4755, 0o2755):
+    attempt(lambda: os.chmod("changed", mode))
+    attempt(lambda: os.chmod(os.open("changed", os.O_RDONLY), mode))
+    attempt(lambda: os.open(f"made-{mode}", os.O_CREAT | os.O_WRONLY, mode))
+    attempt(lambda: os.mkdir(f"dir-{mode}", mode))
+    attempt(lambda: os.mknod(f"node-{mode}", mode))
+    attempt(lambda: os.link(f"/proc/self/fd/{os.open('.', os.O_TMPFILE | os.O_WRONLY, mode)}", f"tmp-{mode}", follow_symlinks=True))
+    libc = ctypes.CDLL(None)
+    libc.creat(b"creat-%d" % mode, mode)
+    libc.syscall(452, -100, b"changed", mode, 0)
+    libc.syscall(437, -100, b"how-%d" % mode, (ctypes.c_uint64 * 3)(0o101, mode, 0), 24)
+os.chmod("changed", 0o755)
+print([name for name in os.listdir(".") if os.stat(name).st_mode & 0o6000], oct(os.stat("changed").st_mode & 0o7777))
+"""
+    async with opened(make) as trial:
+        await trial.needs("python3")
+        done = await trial.sandbox.execute_program(["python3", "-c", script], timeout=20)
+        expect(done.stdout == "[] 0o755\n", f"there are {done}")
+
+
 @contextlib.contextmanager
 def _listening(family: int, address: Any) -> Generator[socket.socket]:
     with socket.socket(family) as listener:
@@ -145,7 +175,7 @@ async def programs_reach_no_socket_file(make: Any) -> None:
     script = (
         "import socket\nfor kind in (1, 2):\n s = socket.socket(socket.AF_UNIX, kind)\n s.connect('socket')"
     )
-    pair = "import socket\na, b = socket.socketpair(socket.AF_UNIX, 2)\na.sendto(b'x', 'datagram')"
+    pair = "import socket\na, b = socket.socketpair(socket.AF_UNIX, {})\na.sendto(b'x', 'datagram')"
     async with opened(make) as trial:
         await trial.needs("python3")
         with (
@@ -156,11 +186,17 @@ async def programs_reach_no_socket_file(make: Any) -> None:
             datagram.setblocking(False)
             done = await trial.sandbox.execute_program(["python3", "-c", script], timeout=20)
             expect(done.exit_code != 0 and not _heard(listener), f"the socket was reached: {done}")
-            done = await trial.sandbox.execute_program(["python3", "-c", pair], timeout=20)
-            heard = b""
-            with contextlib.suppress(BlockingIOError):
-                heard = datagram.recv(10)
-            expect(done.exit_code != 0 and not heard, f"the datagram socket was reached: {done}")
+            for kind in (
+                socket.SOCK_DGRAM,
+                socket.SOCK_RAW,
+            ):  # of which the second is the first by another name
+                done = await trial.sandbox.execute_program(
+                    ["python3", "-c", pair.format(int(kind))], timeout=20
+                )
+                heard = b""
+                with contextlib.suppress(BlockingIOError):
+                    heard = datagram.recv(10)
+                expect(done.exit_code != 0 and not heard, f"the datagram socket was reached: {done}")
 
 
 @clause(CLAUSES, needs={"execute", "isolated_root"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -30,7 +30,8 @@ class RunContext(Generic[Deps]):
 
     Attributes:
         deps: What the caller passed as ``deps=``. Never stored.
-        state: The session's state. A tool may change it; it is checked when the tool ends and stored with the tool's result.
+        state: The session's state, a copy of the call's own, made when it is first looked at. What a tool changes in it is checked
+            when the tool ends and stored with its result; a tool that was stopped changes nothing.
         session_id: The session, or ``None`` where nothing is stored.
         actor_id: Whose session it is. It comes from the caller, never from the model.
         cancellation: Stops the run.
@@ -41,7 +42,9 @@ class RunContext(Generic[Deps]):
     """
 
     __slots__ = (
+        "_make_state",
         "_sandbox",
+        "_state",
         "_workspace",
         "actor_id",
         "call_id",
@@ -51,7 +54,6 @@ class RunContext(Generic[Deps]):
         "idempotency_key",
         "run_id",
         "session_id",
-        "state",
     )
 
     def __init__(
@@ -59,6 +61,7 @@ class RunContext(Generic[Deps]):
         *,
         deps: Deps = None,
         state: dict[str, Any] | None = None,
+        make_state: Callable[[], dict[str, Any]] | None = None,
         session_id: str | None = None,
         actor_id: str | None = None,
         run_id: str = "",
@@ -70,7 +73,8 @@ class RunContext(Generic[Deps]):
         idempotency_key: str | None = None,
     ) -> None:
         self.deps = deps
-        self.state: dict[str, Any] = {} if state is None else state
+        self._make_state: Callable[[], dict[str, Any]] = make_state or dict
+        self._state: dict[str, Any] | None = state
         self.session_id = session_id
         self.actor_id = actor_id
         self.run_id = run_id
@@ -80,6 +84,22 @@ class RunContext(Generic[Deps]):
         self.deadline = deadline
         self.call_id = call_id
         self.idempotency_key = idempotency_key
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The session's state; see above."""
+        if self._state is None:
+            self._state = self._make_state()
+        return self._state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self._state = value
+
+    @property
+    def touched_state(self) -> Any:
+        """What became of the state, or ``None`` where nobody has looked at it."""
+        return self._state
 
     @property
     def sandbox(self) -> Sandbox:
@@ -119,16 +139,24 @@ class RunContext(Generic[Deps]):
         """Return this context with a workspace and a sandbox."""
         return self._with(workspace, sandbox, self.call_id, self.idempotency_key)
 
-    def for_call(self, call_id: str, idempotency_key: str) -> RunContext[Deps]:
-        """Return this context for one tool call."""
-        return self._with(self._workspace, self._sandbox, call_id, idempotency_key)
+    def for_call(
+        self, call_id: str, idempotency_key: str, state: Callable[[], dict[str, Any]]
+    ) -> RunContext[Deps]:
+        """Return this context for one tool call, with ``state`` to make its copy of the state."""
+        return self._with(self._workspace, self._sandbox, call_id, idempotency_key, state)
 
     def _with(
-        self, workspace: Workspace | None, sandbox: Sandbox | None, call_id: str | None, key: str | None
+        self,
+        workspace: Workspace | None,
+        sandbox: Sandbox | None,
+        call_id: str | None,
+        key: str | None,
+        make_state: Callable[[], dict[str, Any]] | None = None,
     ) -> RunContext[Deps]:
         return RunContext(
             deps=self.deps,
-            state=self.state,
+            state=self._state if make_state is None else None,
+            make_state=make_state,
             session_id=self.session_id,
             actor_id=self.actor_id,
             run_id=self.run_id,
