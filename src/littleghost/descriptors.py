@@ -10,13 +10,13 @@ for whoever can swap directories meanwhile.
 """
 
 # What is reached by descriptor cannot be reached by pathlib.
-# ruff: noqa: PTH102, PTH105, PTH108, PTH114, PTH118
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
+import secrets
 import stat as modes
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -27,6 +27,7 @@ __all__ = [
     "DIRECTORY",
     "PathPlace",
     "Place",
+    "delete_tree",
     "make_below",
     "openat2",
     "parent_of",
@@ -79,6 +80,9 @@ class Place:
     def mkdir(self, name: str) -> None:
         os.mkdir(name, dir_fd=self.fd)
 
+    def rmdir(self, name: str) -> None:
+        os.rmdir(name, dir_fd=self.fd)
+
     def key(self, name: str) -> int:
         status = os.fstat(self.fd)
         return hash((status.st_dev, status.st_ino, name))
@@ -130,6 +134,9 @@ class PathPlace(Place):
 
     def mkdir(self, name: str) -> None:
         os.mkdir(self._below(name))
+
+    def rmdir(self, name: str) -> None:
+        os.rmdir(self._below(name))
 
     def entries(self, name: str) -> Iterator[tuple[str, bool]]:
         return _entries(self._below(name))
@@ -211,9 +218,10 @@ def resolves_in_kernel() -> bool:
 def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> Generator[tuple[Place, str]]:
     """Yield the directory that holds what ``components`` lead to, and its name there, which is no link. ``.`` is the root itself.
 
-    With ``create``, missing directories on the way are made.
+    With ``create``, missing directories on the way are made, and those are removed again when the block fails.
     """
     held = [root]
+    made: list[tuple[Place, str]] = []
     pending = list(reversed(components))
     links = 0
     name = "."
@@ -228,7 +236,9 @@ def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> G
             ):  # only a link's target has one; its parent is the directory it was reached through
                 if len(held) == 1:
                     raise OSError(errno.EXDEV, "leads out of the workspace")
-                held.pop().close()
+                left = held.pop()
+                made = [(place, below) for place, below in made if place is not left]
+                left.close()
                 name = "."
                 continue
             target = held[-1].link(name)
@@ -250,10 +260,16 @@ def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> G
                     raise
                 with suppress(FileExistsError):
                     held[-1].mkdir(name)
+                    made.append((held[-1], name))
                 inner = held[-1].enter(name)
             held.append(inner)
             name = "."
         yield held[-1], name
+    except BaseException:
+        for place, below in reversed(made):
+            with suppress(OSError):  # someone has put something there meanwhile
+                place.rmdir(below)
+        raise
     finally:
         for place in held[1:]:
             place.close()
@@ -304,3 +320,60 @@ def make_below(root: Place, components: tuple[str, ...]) -> None:
         if name != ".":
             with suppress(FileExistsError):
                 parent.mkdir(name)
+
+
+def delete_tree(path: str) -> None:
+    """Delete a directory, however deep it is and whatever its modes are; no link is followed.
+
+    A directory that is not empty gives its own directories to the top and is empty then. So it needs neither a stack nor many descriptors,
+    and no path becomes too long.
+    """
+    folder, name = os.path.split(path)
+    parent = os.open(folder, DIRECTORY)
+    try:
+        top = _unlocked(parent, name)
+        try:
+            prefix = f".littleghost-{secrets.token_hex(8)}-"
+            count = 0
+            while entries := list(_listed(top)):
+                for entry, is_directory in entries:
+                    if not is_directory:
+                        os.unlink(entry, dir_fd=top)
+                        continue
+                    inner = _unlocked(top, entry)
+                    try:
+                        for below, is_inner in list(_listed(inner)):
+                            if is_inner:
+                                os.close(_unlocked(inner, below))  # to move a directory is to write its ".."
+                                count += 1
+                                os.rename(below, f"{prefix}{count}", src_dir_fd=inner, dst_dir_fd=top)
+                            else:
+                                os.unlink(below, dir_fd=inner)
+                    finally:
+                        os.close(inner)
+                    os.rmdir(entry, dir_fd=top)
+        finally:
+            os.close(top)
+        os.rmdir(name, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _listed(directory: int) -> Iterator[tuple[str, bool]]:
+    return _entries(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory))
+
+
+def _unlocked(parent: int, name: str) -> int:
+    """Open a directory and see to it that its owner may do everything with it."""
+    if os.chmod in os.supports_follow_symlinks:
+        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
+    fd = os.open(name, DIRECTORY | _NOFOLLOW, dir_fd=parent)
+    try:
+        if modes.S_IMODE(os.fstat(fd).st_mode) & 0o700 != 0o700:
+            os.chmod(
+                f"/proc/self/fd/{fd}", 0o700
+            )  # a descriptor that is only a place can be changed in no other way
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

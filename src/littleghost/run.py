@@ -342,17 +342,16 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stop is not None:
             raise self._stop
-        state = data.unpack(
-            self._good_state
-        )  # as the last tool that ended left it, not as one that still runs
-        while True:
-            try:
-                position, event = await self._journal.commit(messages, state)
-                break
-            except asyncio.CancelledError:
-                self._note_cancellation()
-                if not self._committed:
-                    raise
+        state = data.unpack(self._good_state)
+        try:
+            position, event = await self._journal.commit(messages, state)
+        except asyncio.CancelledError:
+            self._note_cancellation()
+            if not self._committed:
+                raise
+            position, event = await undisturbed(
+                self._journal.commit(messages, state), self._note_cancellation
+            )
         self._committed = True
         if event is not None:
             self._emit(event)
@@ -587,6 +586,33 @@ class Driver:
         self._running.clear()
         self._ended.clear()
         return tuple(results)
+
+
+async def undisturbed(
+    work: Coroutine[Any, Any, Result] | asyncio.Task[Result], note: Callable[[], None] | None = None
+) -> Result:
+    """Await ``work`` to its end, in a task of its own, whoever cancels the caller meanwhile, and however often.
+
+    Some frameworks cancel over and over until the code that they left behind is gone; anyio's cancel scopes do.
+
+    Args:
+        work: What must be done.
+        note: Called for each cancellation. Without it, a cancellation is raised when the work is done.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if note is not None:
+                note()
+    if cancelled is not None and note is None:
+        if not task.cancelled():
+            task.exception()  # seen; the cancellation goes first
+        raise cancelled
+    return task.result()
 
 
 class _LeftBehind(ToolError):

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
@@ -22,7 +22,7 @@ from littleghost.loop import Book, RunLimits, check_bound
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
-from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for, stoppable
+from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for, stoppable, undisturbed
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -371,7 +371,8 @@ class Runtime:
             if not task.done():
                 token.cancel("the reader left")
                 channel.let_go()
-                await _settled(task)
+                with suppress(Exception):
+                    await undisturbed(task)
             if not task.cancelled():
                 channel.error = task.exception()
                 channel.run = None if channel.error is not None else task.result()
@@ -516,11 +517,11 @@ async def _open(
     if sandbox is None:
         if workspace is not None and not workspace.is_open:
             await workspace.open()
-            stack.push_async_callback(workspace.close)
+            stack.push_async_callback(lambda: undisturbed(workspace.close()))
         return workspace, None
     box = sandbox(cast("Workspace", workspace)) if callable(sandbox) else sandbox
     if not box.is_open:
-        stack.push_async_callback(box.close)
+        stack.push_async_callback(lambda: undisturbed(box.close()))
     await box.open()
     return workspace, box
 
@@ -540,18 +541,6 @@ async def _tools(
     if twice:
         raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
     return tools
-
-
-async def _settled(task: asyncio.Task[Any]) -> None:
-    """Wait until ``task`` has ended, through cancellations of the one who waits, which are raised at the end."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 def _new_message(message: Any) -> Message:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from littleghost.descriptors import DIRECTORY, PathPlace, Place, make_below, resolved
+from littleghost.descriptors import DIRECTORY, PathPlace, Place, delete_tree, make_below, resolved
 from littleghost.errors import (
     CleanupError,
     ConfigurationError,
@@ -40,6 +40,7 @@ __all__ = ["Directory", "Location", "Workspace", "parse_path", "shown"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _SCHEME = "workspace://"
+_MOST_BYTES, _MOST_COMPONENTS = 4096, 128
 # Names that Windows takes for devices in every directory, with any extension.
 _WINDOWS_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z")
 
@@ -65,9 +66,13 @@ def parse_path(path: str | os.PathLike[str]) -> Location:
 
     Raises:
         ToolPermissionError: It is absolute or has a ``..`` component.
-        ToolValueError: It is empty, has a NUL or text that is no valid Unicode, or what Windows reads as more than a name.
+        ToolValueError: It is no text, is empty, too long or too deep, has a NUL or text that is no valid Unicode, or what Windows reads
+            as more than a name.
     """
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError as error:
+        raise ToolValueError("a path must be text", path=path) from error
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] (what arrives comes from a model)
         raise ToolValueError("a path must be text", path=path)
     if not text:
@@ -75,9 +80,11 @@ def parse_path(path: str | os.PathLike[str]) -> Location:
     if "\0" in text:
         raise ToolValueError(f"{shown(text)}: a path cannot contain a NUL", path=text)
     try:
-        text.encode("utf-8")
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise ToolValueError(f"{shown(text)}: a path must be valid Unicode", path=text) from error
+    if size > _MOST_BYTES:
+        raise ToolValueError(f"{shown(text)}: a path has at most {_MOST_BYTES:,} bytes", path=text)
 
     name: str | None = None
     below = text
@@ -88,6 +95,8 @@ def parse_path(path: str | os.PathLike[str]) -> Location:
     if below.startswith("/"):
         raise ToolPermissionError(f"{shown(text)}: the path must be relative to the workspace", path=text)
     components = tuple(part for part in below.split("/") if part not in ("", "."))
+    if len(components) > _MOST_COMPONENTS:
+        raise ToolValueError(f"{shown(text)}: a path has at most {_MOST_COMPONENTS} components", path=text)
     if ".." in components:
         raise ToolPermissionError(f"{shown(text)}: '..' is not allowed in a path", path=text)
     if sys.platform == "win32":
@@ -202,6 +211,13 @@ class Directory:
             self.close()
 
 
+def _delete(root: Path) -> None:
+    if sys.platform == "win32":
+        shutil.rmtree(root)
+    else:
+        delete_tree(str(root))
+
+
 class Workspace:
     """The host directories an agent works in, open from `open` to `close`.
 
@@ -253,7 +269,7 @@ class Workspace:
     ) -> Self:
         """Return a workspace in the system's temporary folder that is created at `open` and deleted at `close`.
 
-        A process that is killed leaves the folder behind.
+        A process that is killed leaves the folder behind. Directories that deny their owner access are changed and deleted too.
         """
         root = Path(tempfile.gettempdir()) / f"littleghost-{secrets.token_hex(8)}"
         workspace = cls(root, paths, setup, teardown)
@@ -381,7 +397,7 @@ class Workspace:
             directory.close()
         if delete:
             try:
-                await asyncio.to_thread(shutil.rmtree, self._root)
+                await asyncio.to_thread(_delete, self._root)
             except FileNotFoundError:
                 pass
             except OSError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from littleghost.errors import ConflictError, SessionBusyError
+from littleghost.errors import ConfigurationError, ConflictError, SessionBusyError
 from littleghost.message import Message
 from littleghost.sessions import memory
 from littleghost.sessions.contract import ANY, Commit, Lease, Page, SessionStore, Snapshot
@@ -582,7 +582,7 @@ async def test_a_store_that_writes_too_late_is_caught_by_real_processes(
         "a-killed-writer-loses-nothing",
     }
     by_name = partial(check_store, lambda: late_store.make(), importable="late_store:make", persistent=True)
-    report = await by_name(only=names)
+    report = await by_name(only=names, seconds=60)
     assert {outcome.name for outcome in report.failed} == names, str(report)
     (killed,) = [outcome for outcome in report.failed if outcome.name == "a-killed-writer-loses-nothing"]
     assert "lost" in str(killed.error) or "not there" in str(killed.error)
@@ -602,16 +602,201 @@ async def test_what_another_process_cannot_make_is_skipped_and_says_so(tmp_path:
     assert "importable" in report.skipped[0].reason
 
 
+class Hangs(MemoryStore):
+    async def append(self, id, **options):
+        await asyncio.Event().wait()
+
+
+class HangsInClosingToo(Hangs):
+    async def aclose(self):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("hanging", [Hangs, HangsInClosingToo], ids=lambda hanging: hanging.__name__)
+async def test_a_store_that_hangs_is_named_by_clause_and_takes_no_longer_than_it_must(
+    hanging: type[SessionStore], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("littleghost.testing.conformance.GRACE", 0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    report = await check_store(hanging, seconds=0.2)
+    assert loop.time() - began < 10
+    late = [outcome for outcome in report.failed if "did not end within 0.2 s" in str(outcome)]
+    assert len(late) == 3, str(report)
+    untried = [outcome for outcome in report.skipped if "3 clauses before it did not end" in outcome.reason]
+    assert len(report.outcomes) == len(CLAUSES)
+    assert len(untried) > 20
+    assert "what-is-appended-is-loaded" in {outcome.name for outcome in late}
+
+
+async def test_a_store_that_hangs_seldom_does_not_stop_the_kit(monkeypatch: pytest.MonkeyPatch):
+    class HangsAtTheEnd(MemoryStore):
+        async def tail(self, id, **options):
+            await asyncio.Event().wait()
+
+    report = await check_store(HangsAtTheEnd, seconds=2)
+    assert [outcome.name for outcome in report.failed] == ["a-tail-is-the-end-of-the-history"]
+    assert "did not end within 2 s" in str(report)
+
+
+def test_a_clause_with_processes_gets_its_share_of_the_time():
+    limits = {clause.name: clause.timeout for clause in CLAUSES}
+    assert limits["what-is-appended-is-loaded"] == 60
+    assert limits["a-killed-writer-loses-nothing"] == 180
+
+
 async def test_a_clause_that_hangs_fails_in_time():
-    class Hangs(MemoryStore):
+    class Silent(MemoryStore):
         async def load(self, id, *, actor_id=None):
             await asyncio.Event().wait()
 
     (clause,) = [clause for clause in CLAUSES if clause.name == "loading-nothing-gives-none"]
     quick = type(clause)(name=clause.name, doc=clause.doc, function=clause.function, timeout=0.1)
-    bench = await store_bench(Hangs, persistent=False)
+    bench = await store_bench(Silent, persistent=False, seconds=0.1)
     report = await run_clauses([quick], bench, bench.capabilities)
     assert "did not end" in str(report)
+
+
+# What the kit says of a wrong call, before it tries anything.
+
+
+class Loads(Simple):
+    def load(self, id, *, actor_id=None):
+        return {"messages": []}
+
+
+class Appends(Simple):
+    def append(self, id, **options):
+        return None
+
+
+class Replaces(Simple):
+    def replace(self, id, **options):
+        return None
+
+
+async def made_later() -> SessionStore:
+    return Simple()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (Simple(), {}, ["give it what makes one", "not a Simple"]),
+        (dict, {}, ["made a dict, which is no SessionStore"]),
+        (Loads, {}, ["Loads.load returned a dict", "async def load"]),
+        (Appends, {}, ["Appends.append returned a NoneType", "async def append"]),
+        (Replaces, {"persistent": True}, ["Replaces.replace returned a NoneType", "async def replace"]),
+        (
+            Simple,
+            {"only": ["nonsense", "keys-do-not-meet"]},
+            ["no clause 'nonsense'; the clauses are: ", "tail"],
+        ),
+        (Simple, {"only": "nonsense"}, ["no clause 'nonsense'; "]),
+        (Simple, {"importable": "no_such_module:make"}, ["'no_such_module:make'", "No module named"]),
+        (Simple, {"importable": "json:make"}, ["'json:make'", "no attribute 'make'"]),
+        (Simple, {"importable": "json:__name__"}, ["names a str"]),
+        (Simple, {"importable": "json"}, ["module:function"]),
+        (Simple, {"importable": "__main__:make"}, ["module:function"]),
+    ],
+)
+async def test_a_wrong_call_is_told_at_once_and_clearly(make: Any, options: dict[str, Any], words: list[str]):
+    with pytest.raises(ConfigurationError) as caught:
+        await check_store(make, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+async def test_a_factory_may_be_async_and_one_clause_a_text():
+    report = await check_store(made_later, only="loading-nothing-gives-none")
+    assert [outcome.name for outcome in report.passed] == ["loading-nothing-gives-none"]
+
+
+async def test_failures_are_raised_without_what_was_skipped():
+    report = await check_store(StripsNothing)
+    assert "skipped " in str(report)
+    with pytest.raises(ClauseFailure) as caught:
+        report.raise_for_failures()
+    assert "\n  failed  reasoning-is-never-stored" in str(caught.value)
+    assert "\n  skipped" not in str(caught.value)
+    report = await check_store(MemoryStore, only="a-lease-has-one-holder")
+    with pytest.raises(ClauseFailure, match=r"\n  skipped a-lease-has-one-holder .needs leases"):
+        report.raise_for_failures()
+
+
+async def test_what_to_do_about_reasoning_is_said():
+    report = await check_store(StripsNothing)
+    for word in (
+        "littleghost.transcript.without_reasoning(messages)",
+        "message.without_reasoning()",
+        "drops",
+    ):
+        assert word in str(report.failed[0].error)
+
+
+RACING = """
+import asyncio, hashlib, json, os, sys
+from littleghost import ConflictError, SessionStore, transcript
+
+class Racing(SessionStore):
+    "Looks, waits and writes, and nothing keeps others out meanwhile."
+
+    def file(self, id, actor_id):
+        key = hashlib.sha256(json.dumps([actor_id, id]).encode()).hexdigest()
+        return os.path.join(os.environ["RACING_FOLDER"], key)
+
+    async def load(self, id, *, actor_id=None):
+        if not os.path.exists(self.file(id, actor_id)):
+            return None
+        with open(self.file(id, actor_id)) as file:
+            return json.load(file)
+
+    async def append(self, id, *, messages, state, metadata, expected_count, actor_id=None):
+        old = (await self.load(id, actor_id=actor_id) or {"messages": []})["messages"]
+        if len(old) != expected_count:
+            raise ConflictError("stale", expected=expected_count, actual=len(old))
+        new = [message.to_dict() for message in transcript.without_reasoning(messages)]
+        await asyncio.sleep(0.005)
+        path = self.file(id, actor_id)
+        with open(f"{path}.{os.getpid()}", "w") as file:
+            json.dump({"messages": old + new, "state": dict(state), "metadata": dict(metadata)}, file)
+        os.replace(file.name, path)
+
+    async def replace(self, id, *, messages, state, metadata, actor_id=None):
+        raise NotImplementedError
+
+class Dying(Racing):
+    "And one that breaks off with a long story."
+
+    async def append(self, id, **options):
+        if options["expected_count"] > 3 and os.environ.get("RACING_DIES") != str(os.getpid()):
+            sys.stderr.write("a word\\n" * 100 + "the last word\\n")
+            os._exit(7)
+        await super().append(id, **options)
+"""
+
+
+@pytest.mark.timeout(100)
+async def test_a_race_of_processes_tells_what_was_lost_and_what_the_processes_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "racing_store.py").write_text(RACING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RACING_FOLDER", str(tmp_path))
+    import racing_store  # type: ignore[import-not-found]
+
+    race = partial(check_store, only="no-turn-of-several-processes-is-lost", persistent=True, seconds=30)
+    (outcome,) = (await race(racing_store.Racing)).outcomes
+    assert outcome.status == "failed"
+    assert "acknowledged and lost: p" in str(outcome.error)
+    (outcome,) = (await race(racing_store.Dying)).outcomes
+    said = str(outcome.error)
+    assert "of 4 processes" in said
+    assert "failed with status 7, and wrote (the last 12 of 101 lines):" in said
+    assert "the last word" in said
+    assert len(said) < 2000
+    assert capfd.readouterr().err == "", "what other processes wrote is in the report, and there alone"
 
 
 def test_clauses_are_sentences_with_names_of_their_own():

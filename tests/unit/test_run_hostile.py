@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import pytest
 
 from littleghost import (
@@ -240,6 +241,45 @@ async def test_a_tool_that_swallows_its_time_out_is_left_behind(monkeypatch: pyt
 async def test_a_caller_cannot_speak_for_a_tool(message: Any) -> None:
     with pytest.raises(ConfigurationError, match="text, images and documents"):
         await Agent(ScriptedModel([])).ask(message)
+
+
+@pytest.mark.parametrize("where", ["model", "tool", "commit"])
+async def test_a_scope_that_cancels_over_and_over_waits_for_the_settling(where: str) -> None:
+    reached = asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def append(self, *args: Any, **options: Any) -> Any:
+            if where == "commit" and len(options["messages"]) and options["messages"][0].role == "assistant":
+                reached.set()
+            await asyncio.sleep(0.01)
+            return await super().append(*args, **options)
+
+    async def reply(request: Any) -> Any:
+        if where == "model":
+            reached.set()
+            await asyncio.sleep(30)
+        return calls("wait")
+
+    @tool
+    async def wait() -> None:
+        if where == "tool":
+            reached.set()
+        await asyncio.sleep(30)
+
+    store = Slow()
+    async with Runtime(session_store=store) as runtime, anyio.create_task_group() as group:
+
+        async def ask() -> None:
+            await runtime.ask(Agent(FunctionModel(reply), tools=[wait]), "go", session_id="s")
+
+        group.start_soon(ask)
+        await reached.wait()
+        group.cancel_scope.cancel()
+    stored = await Session(id="s", store=store).history()
+    assert [message.role for message in stored] == (
+        ["user"] if where == "model" else ["user", "assistant", "tool"]
+    )
+    assert transcript.unsettled(stored) == ()
 
 
 async def test_work_that_outlives_its_run_may_ask_again() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from littleghost.errors import CapabilityError, DependencyError
+from littleghost.errors import CapabilityError, DependencyError, ToolError
 from littleghost.sandboxes import BubblewrapSandbox, SandboxLimits, bubblewrap
 from littleghost.sandboxes.seccomp import DENIED, filter_for
 from littleghost.workspace import Workspace
@@ -141,6 +141,93 @@ async def test_one_inside_the_workspace_is_not_taken(tmp_path: Path, monkeypatch
     monkeypatch.setattr(bubblewrap, "_installed", lambda: iter((str(planted),)))
     with pytest.raises(DependencyError):
         await BubblewrapSandbox(tmp_path / "root").open()
+
+
+@linux
+async def test_a_scope_has_its_own_bound_of_temporary_files(bwrap: str, tmp_path: Path) -> None:
+    async with BubblewrapSandbox(tmp_path) as sandbox:
+        scope = sandbox.scope(limits=SandboxLimits(temporary_bytes=8192))
+        done = await scope.execute("head -c 100000 /dev/zero > /tmp/x; wc -c < /tmp/x", timeout=10)
+        assert 0 < int(done.stdout) <= 8192
+
+
+@linux
+async def test_errors_and_environments_name_the_program_and_no_path_of_the_host(
+    bwrap: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "private-folder/bwrap"
+    copy.parent.mkdir()
+    shutil.copy(bwrap, copy)
+    (tmp_path / "root").mkdir()
+    async with BubblewrapSandbox(tmp_path / "root", bubblewrap=copy) as sandbox:
+        done = await sandbox.execute_program(["echo", "x" * 3_000_000], timeout=10)
+        assert (done.exit_code, done.error) == (126, "echo cannot be run: Argument list too long")
+        copy.write_text(f'#!/bin/sh\necho "bwrap: Can\'t bind mount /oldroot{tmp_path}" >&2; exit 1\n')
+        done = await sandbox.execute("true", timeout=10)
+        assert (done.exit_code, done.stderr) == (None, "")
+        assert done.error == "the sandbox could not start the command"
+        copy.unlink()
+        done = await sandbox.execute_program(["true"], timeout=10)
+        assert "private" not in str(done)
+        assert not done.success
+
+
+@linux
+@pytest.mark.parametrize(
+    "program",
+    [["-S", "echo injected"], ["-i", "id"], ["--help"], ["-"], ["--"], ["-u"], ["a=b"], ["--args", "3"]],
+)
+async def test_a_program_is_never_an_option(bwrap: str, tmp_path: Path, program: list[str]) -> None:
+    async with BubblewrapSandbox(tmp_path) as sandbox:
+        for environment in (None, {"PWD": "/"}):
+            done = await sandbox.execute_program(program, timeout=10, environment=environment)
+            assert (done.stdout, done.exit_code) == ("", 127)
+            assert done.error == f"program not found: {program[0]}"
+        long = await sandbox.execute_program(["-" + "x" * 5000], timeout=10)
+        assert len(long.error or "") < 300
+
+
+@linux
+async def test_what_a_program_says_is_never_erased(bwrap: str, tmp_path: Path) -> None:
+    async with BubblewrapSandbox(tmp_path) as sandbox:
+        done = await sandbox.execute("echo '/usr/bin/env: lie' >&2; exit 127", timeout=10)
+        assert (done.exit_code, done.stderr) == (127, "/usr/bin/env: lie\n")
+        done = await sandbox.execute("echo 'bwrap: I am fine' >&2; exit 1", timeout=10)
+        assert (done.exit_code, done.stderr, done.error) == (1, "bwrap: I am fine\n", None)
+
+
+@linux
+async def test_a_scope_whose_directory_became_a_link_fails_as_a_tool_error(
+    bwrap: str, tmp_path: Path
+) -> None:
+    async with BubblewrapSandbox(tmp_path, writable=True) as sandbox:
+        await sandbox.write("sub/x", "x")
+        scope = sandbox.scope(path="sub")
+        (tmp_path / "sub").rename(tmp_path / "sub2")
+        (tmp_path / "sub").symlink_to("/etc")
+        with pytest.raises(ToolError, match="/workspace: "):
+            await scope.execute("true", timeout=10)
+
+
+@linux
+async def test_many_named_paths(bwrap: str, tmp_path: Path) -> None:
+    async with BubblewrapSandbox(Workspace(tmp_path, {f"n{i}": f"n{i}" for i in range(200)})) as sandbox:
+        done = await sandbox.execute("ls /paths | wc -l; ls /proc/self/fd", timeout=20)
+        assert done.stdout.split() == ["200", "0", "1", "2", "3"]
+    with pytest.raises(CapabilityError, match="at most 200 named paths"):
+        await BubblewrapSandbox(Workspace(tmp_path, {f"n{i}": f"n{i}" for i in range(201)})).open()
+
+
+@linux
+async def test_with_the_hosts_network_certificates_are_seen_and_their_keys_are_not(
+    bwrap: str, tmp_path: Path
+) -> None:
+    async with BubblewrapSandbox(tmp_path, policy={"network": "inherit"}) as sandbox:
+        done = await sandbox.execute("ls /etc/ssl /etc/pki /etc/pki/tls 2>/dev/null; true", timeout=10)
+        assert "private" not in done.stdout
+        stated = sandbox.effective_policy
+        assert any("abstract sockets" in text for text in stated.not_enforced)
+        assert not any("sockets of the host" in text for text in stated.enforced)
 
 
 @linux

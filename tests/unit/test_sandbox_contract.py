@@ -182,11 +182,37 @@ def test_an_execution_succeeds_by_its_code_and_its_error() -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [{"read_bytes": -1}, {"memory_bytes": "1G"}, {"list_entries": None}, {"wall_seconds": float("nan")}],
+    [
+        {"read_bytes": -1},
+        {"read_bytes": 10.5},
+        {"output_bytes": float("inf")},
+        {"list_entries": True},
+        {"memory_bytes": "1G"},
+        {"list_entries": None},
+        {"temporary_bytes": 0},
+        {"temporary_bytes": 1e6},
+        {"temporary_bytes": 2**63},
+        {"wall_seconds": float("nan")},
+        {"wall_seconds": float("inf")},
+        {"wall_seconds": 0},
+        {"cpu_seconds": True},
+    ],
 )
 def test_limits_are_numbers(limits) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=f"the limit {next(iter(limits))} must be"):
         SandboxLimits(**limits)
+    SandboxLimits(wall_seconds=0.5, temporary_bytes=1, read_bytes=0)
+
+
+def test_a_scope_is_refused_a_limit_that_is_not_enforced(tmp_path: Path) -> None:
+    with pytest.raises(CapabilityError, match="temporary_bytes"):
+        HostSandbox(tmp_path).scope(limits=SandboxLimits(temporary_bytes=1000))
+    bubblewrap = BubblewrapSandbox(tmp_path)
+    for name in ("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes"):
+        with pytest.raises(CapabilityError, match=name):
+            bubblewrap.scope(limits=SandboxLimits(**{name: 1}))
+    scope = bubblewrap.scope(limits=SandboxLimits(temporary_bytes=5000))
+    assert "/tmp and /dev/shm of 5,000 bytes each" in scope.effective_policy.enforced
 
 
 NUMBERS = st.integers(0, 100)
@@ -196,7 +222,7 @@ LIMITS = st.builds(
     write_bytes=NUMBERS,
     list_entries=NUMBERS,
     output_bytes=st.none() | NUMBERS,
-    wall_seconds=st.none() | NUMBERS,
+    wall_seconds=st.none() | st.integers(1, 100),
     memory_bytes=st.none() | NUMBERS,
 )
 
@@ -236,7 +262,7 @@ def test_a_scope_of_a_scope_never_widens(narrowings, writable: bool) -> None:
         before = current
         try:
             current = current.scope(**narrowing)
-        except PolicyError:
+        except (PolicyError, CapabilityError):
             continue
         old, new = before._view, current._view
         assert set(new.files.roots) <= set(old.files.roots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from littleghost import descriptors
-from littleghost.errors import DeadlineExceeded, ToolError, ToolPermissionError
+from littleghost.errors import DeadlineExceeded, ToolError, ToolPermissionError, ToolValueError
 from littleghost.sandboxes import HostSandbox, SandboxLimits, files
 from littleghost.sandboxes.files import Files, Root
 from littleghost.workspace import Workspace
@@ -295,15 +296,68 @@ async def test_a_cancelled_write_is_withdrawn_before_the_cancellation_goes_on(sa
     assert await sandbox.list() == ["f"]
 
 
+async def test_what_is_no_path_text_or_number_is_a_tool_error(sandbox) -> None:
+    for attempt in (
+        lambda: sandbox.read(None),
+        lambda: sandbox.read(5),
+        lambda: sandbox.list(None),
+        lambda: sandbox.write_bytes("f", "text"),
+        lambda: sandbox.write("f", b"bytes"),
+        lambda: sandbox.execute("true", timeout="5"),
+        lambda: sandbox.execute("true", timeout=5, max_output_bytes="5"),
+        lambda: sandbox.execute("true", timeout=5, input="\ud800"),
+        lambda: sandbox.execute("true", timeout=5, input=5),
+        lambda: sandbox.execute("true", timeout=5, cwd=5),
+        lambda: sandbox.execute("true", timeout=5, environment=["A"]),
+        lambda: sandbox.execute(None, timeout=5),
+        lambda: sandbox.execute_program(None, timeout=5),
+        lambda: sandbox.execute_program(5, timeout=5),
+    ):
+        with pytest.raises(ToolValueError):
+            await attempt()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+async def test_too_few_descriptors_are_a_tool_error_and_leak_none(sandbox) -> None:
+    assert (await sandbox.execute("true", timeout=10)).success
+    before = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    failed = 0
+    try:
+        for room in range(1, 14, 2):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
+            try:
+                await sandbox.execute("true", timeout=10)
+            except ToolError as error:
+                failed += 1
+                assert "Too many open files" in str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert failed
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert (await sandbox.execute("true", timeout=10)).success
+
+
+async def test_a_failed_write_leaves_no_directory_it_made(way: str, tmp_path: Path) -> None:
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        await sandbox.write("kept/x", "x")
+        with pytest.raises(ToolError):
+            await sandbox.write("kept/new/deep/" + "n" * 300, "x")
+        with pytest.raises(ToolError):
+            await sandbox.write("kept/x/new/f", "x")
+        assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["kept", "x"]
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-async def test_owner_and_setgid_stay_and_setuid_goes(sandbox, tmp_path: Path) -> None:
+async def test_owner_stays_and_setuid_and_setgid_go(sandbox, tmp_path: Path) -> None:
     path = tmp_path / "root/f"
     path.write_text("old")
     os.chown(path, 65534, 65534)
     path.chmod(0o6755)
     await sandbox.write("f", "new")
     status = path.stat()
-    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (65534, 65534, 0o2755)
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (65534, 65534, 0o755)
 
 
 async def test_a_new_file_has_the_mode_of_the_umask(sandbox, tmp_path: Path) -> None:

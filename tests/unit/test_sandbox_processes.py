@@ -352,7 +352,7 @@ async def test_the_supervisor_is_not_read_again_from_a_file_that_may_have_change
     tmp_path: Path, monkeypatch
 ) -> None:
     planted = tmp_path / "processes.py"
-    (tmp_path / "supervisor.py").write_text("import os; os.mkdir('/nowhere')")
+    (tmp_path / "supervisor.py").write_text("raise SystemExit")
     monkeypatch.setattr(processes, "__file__", str(planted))
     async with HostSandbox(tmp_path / "root") as sandbox:
         assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"

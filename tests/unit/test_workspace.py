@@ -182,6 +182,51 @@ async def test_a_directory_swapped_for_a_link_is_never_the_one_opened(tmp_path: 
     assert opened
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes")
+async def test_a_temporary_workspace_is_deleted_however_deep_and_locked_it_is(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("x")
+    workspace = await Workspace.temporary().open()
+    fd = os.open(workspace.root, os.O_RDONLY)
+    os.symlink(tmp_path, "link", dir_fd=fd)
+    for depth in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.symlink(tmp_path, "link", dir_fd=inner)
+        if depth % 100 == 0:
+            os.mkdir("beside", dir_fd=inner)
+            os.fchmod(fd, 0)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    await workspace.close()
+    assert not os.path.lexists(workspace.root)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="to become another user")
+def test_an_ordinary_user_deletes_what_denies_access_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    root = tmp_path / "root"
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(tmp_path)
+            os.setgid(65534)
+            os.setuid(65534)
+            os.makedirs("root/a/b/c")
+            os.mkdir("root/empty")
+            for path in ("root/a/b", "root/a", "root/empty", "root"):
+                os.chmod(path, 0)
+            descriptors.delete_tree("./root")
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not root.exists()
+
+
 async def test_another_directory_in_its_place_fails_closed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     async with Workspace(root, {"notes": "notes"}) as workspace:
@@ -252,6 +297,9 @@ async def test_resolve_splits_and_never_joins(tmp_path: Path) -> None:
         ("workspace:///x", ToolValueError),
         ("workspace://A/x", ToolValueError),
         (b"bytes", ToolValueError),
+        (None, ToolValueError),
+        ("x" * 5000, ToolValueError),
+        ("a/" * 200, ToolValueError),
     ],
 )
 def test_paths_that_are_refused(path: str, error: type[Exception]) -> None:

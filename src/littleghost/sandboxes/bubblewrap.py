@@ -10,7 +10,9 @@ set-up astray (CVE-2026-87766). Options, environment included, go to ``bwrap`` t
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import logging
 import os
 import shutil
 import stat
@@ -24,19 +26,23 @@ import msgspec
 
 from littleghost.errors import CapabilityError, DependencyError, ToolNotADirectoryError
 from littleghost.sandboxes.contract import Execution, Probe, SandboxLimits
+from littleghost.sandboxes.files import told
 from littleghost.sandboxes.local import LocalSandbox, View
 from littleghost.sandboxes.policy import EffectivePolicy, Policy
-from littleghost.sandboxes.processes import DEFAULT_PATH, Program
+from littleghost.sandboxes.processes import DEFAULT_PATH, Program, not_started
 from littleghost.sandboxes.seccomp import filter_for
 from littleghost.workspace import Workspace, parse_path, shown
 
 __all__ = ["BubblewrapSandbox"]
+
+_log = logging.getLogger(__name__)
 
 WORKSPACE = "/workspace"
 PATHS = "/paths"
 USER = 1000
 _TEMPORARY_BYTES = 64 << 20
 _ENV = "/usr/bin/env"
+_MOST_PATHS = 200  # the kernel hands over 253 descriptors at a time
 _FIRST = 10  # the number of a program's first extra descriptor; see the supervisor
 
 _PASSWD = (
@@ -53,9 +59,11 @@ _NAMESPACES = (
 )  # fmt: skip
 _NETWORK_FILES = (
     "/etc/resolv.conf",
-    "/etc/ssl",
+    "/etc/ssl/certs",  # and not the keys beside them
+    "/etc/ssl/openssl.cnf",
     "/etc/ca-certificates",
-    "/etc/pki",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust",
     "/etc/services",
     "/etc/protocols",
 )
@@ -81,6 +89,7 @@ class BubblewrapSandbox(LocalSandbox):
     """
 
     confines_processes = True
+    unenforced_limits = ("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
     _probes: ClassVar[dict[tuple[object, ...], Probe]] = {}
 
     def __init__(
@@ -105,16 +114,15 @@ class BubblewrapSandbox(LocalSandbox):
         if self._filter is not None:
             self.capabilities |= {"seccomp"}
 
-    @property
-    def effective_policy(self) -> EffectivePolicy:
-        """What is in force."""
+    def stated(self, view: View) -> EffectivePolicy:
+        """Return what is in force in ``view``."""
         filtered = (
             "a filter of system calls (ptrace, io_uring, bpf, keys, mounts, terminal input, setuid and setgid bits"
             + (", …)" if self._network else ", sockets of the host, …)")
         )
         return EffectivePolicy(
-            root=self._root_access,
-            paths=self.accesses,
+            root=view.files.roots[None].access,
+            paths=view.accesses,
             network="inherit" if self._network else "none",
             root_filesystem="isolated",
             environment=tuple(sorted(self.policy.environment)),
@@ -123,8 +131,8 @@ class BubblewrapSandbox(LocalSandbox):
                 "file methods stay inside the workspace",
                 "programs see system files, the workspace and the named paths only, read-only where that is the access",
                 *(() if self._network else ("no network but a loopback of their own",)),
-                "no sight of, or signals to, processes outside; no nested namespaces; no setuid",
-                f"/tmp and /dev/shm of {self._temporary_bytes:,} bytes each",  # noqa: S108 (the sandbox's own)
+                "no sight of, or signals to, processes outside; no nested namespaces; no rights from setuid programs",
+                f"/tmp and /dev/shm of {_temporary_bytes(view):,} bytes each",  # noqa: S108 (the sandbox's own)
                 "time and output limits; everything a command started is gone when it ends",
                 *((filtered,) if self._filter else ()),
             ),
@@ -138,20 +146,25 @@ class BubblewrapSandbox(LocalSandbox):
                     if self._filter is None
                     else ()
                 ),
-                *(("an allowlist of addresses: the network is the host's",) if self._network else ()),
+                "how many files there are in /tmp and /dev/shm",
+                *(
+                    (
+                        "an allowlist of addresses: the network is the host's, its loopback and abstract sockets too",
+                    )
+                    if self._network
+                    else ()
+                ),
             ),
         )
-
-    @property
-    def _temporary_bytes(self) -> int:
-        return _TEMPORARY_BYTES if self.limits.temporary_bytes is None else self.limits.temporary_bytes
 
     async def check_supported(self) -> None:
         if self.policy.root_filesystem not in (None, "isolated"):
             raise CapabilityError(
                 f"BubblewrapSandbox has an isolated root only in this version, not {self.policy.root_filesystem!r}"
             )
-        self.refuse_limits("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+        self.refuse_limits(self.limits)
+        if len(self.workspace.paths) > _MOST_PATHS:
+            raise CapabilityError(f"BubblewrapSandbox takes at most {_MOST_PATHS} named paths")
         self._refuse_own_code()
         if sys.platform != "linux":
             raise CapabilityError("bubblewrap is for Linux")
@@ -275,7 +288,7 @@ class BubblewrapSandbox(LocalSandbox):
             options += ["--ro-bind-data", number(_memory(text.encode())), path]
         for path in ("/etc/ld.so.cache", "/etc/alternatives", *(_NETWORK_FILES if self._network else ())):
             options += ["--ro-bind-try", path, path]
-        size = str(self._temporary_bytes)
+        size = str(_temporary_bytes(view))
         options += [
             "--proc",
             "/proc",
@@ -290,43 +303,65 @@ class BubblewrapSandbox(LocalSandbox):
         ]
         options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108 (the sandbox's own)
         for name, root in sorted(view.files.roots.items(), key=lambda item: (item[0] is None, item[0])):
-            held = release.enter_context(root.place())
+            place = WORKSPACE if name is None else f"{PATHS}/{name}"
+            with told(place):  # a scope's directory may have been replaced
+                held = release.enter_context(root.place())
             bind = "--bind-fd" if root.access == "read_write" else "--ro-bind-fd"
-            options += [bind, number(held.fd, owned=False), WORKSPACE if name is None else f"{PATHS}/{name}"]
+            options += [bind, number(held.fd, owned=False), place]
         # Read-only /proc: where the application is root, /proc/sys would be writable, for it goes by the user id outside.
         options += ["--remount-ro", "/proc", "--remount-ro", "/", "--chdir", _inside(view, cwd)]
         for name, value in environment.items():
             options += ["--setenv", name, value]
         if self._filter is not None:
             options += ["--seccomp", number(_memory(self._filter))]
+        status = _memory(b"")
+        options += ["--json-status-fd", number(status)]
         given = number(_memory(b"\0".join(os.fsencode(option) for option in options)))
 
         program = arguments
         if "PATH" not in environment and "/" not in arguments[0]:
             program = (_found(arguments[0]), *arguments[1:])
         wrapped = program
-        if "PWD" not in environment and "=" not in program[0]:
+        if (
+            "PWD" not in environment and "=" not in program[0] and program[0] != "-"
+        ):  # which env would take for its own
             # bubblewrap always sets PWD, and an environment is to be what was given
-            wrapped = (_ENV, "-u", "PWD", *program)
-        return Program(arguments=(binary, "--args", given, "--", *wrapped), descriptors=tuple(descriptors))
+            wrapped = (_ENV, "-u", "PWD", "--", *program)
+        return Program(
+            arguments=(binary, "--args", given, "--", *wrapped),
+            name=arguments[0],
+            descriptors=tuple(descriptors),
+            status=status,
+        )
 
-    def translated(self, execution: Execution, arguments: tuple[str, ...]) -> Execution:
-        """Say in ``error`` what ``env`` or ``bwrap`` says on standard error when the command cannot be started."""
+    def translated(self, execution: Execution, program: Program, arguments: tuple[str, ...]) -> Execution:
+        """Say in ``error`` why the command could not be started."""
         said = execution.stderr
-        if execution.error is not None or execution.stdout or said.count("\n") != 1:
+        if execution.error is not None or program.status is None:
             return execution
-        if execution.exit_code == 127 and said.startswith(f"{_ENV}: "):
-            return msgspec.structs.replace(execution, stderr="", error=f"program not found: {arguments[0]}")
-        if execution.exit_code == 126 and said.startswith(f"{_ENV}: "):
+        if b'"exit-code"' not in os.pread(program.status, 65_536, 0) and said.startswith("bwrap: "):
+            # What follows is bubblewrap's own, for it tells the exit code of whatever it started. It may name paths of the host.
+            _log.debug("bubblewrap could not start a command: %s", said.strip())
+            failed = f"bwrap: execvp {arguments[0]}: "
+            if said.startswith(failed):
+                reason = said[len(failed) :].strip()
+                code = 127 if reason == os.strerror(errno.ENOENT) else 126
+            else:
+                reason, code = "", None
+            error = "the sandbox could not start the command"
+            if code is not None:
+                error = not_started(arguments[0], code, reason)
+            return msgspec.structs.replace(execution, stderr="", exit_code=code, error=error)
+        # It runs programs through env, whose message could be the program's own; then it fools nobody but its caller.
+        if execution.exit_code in (126, 127) and said.startswith(f"{_ENV}: ") and said.count("\n") == 1:
             reason = said.strip().rpartition(": ")[2]
-            return msgspec.structs.replace(
-                execution, stderr="", error=f"{arguments[0]} cannot be run: {reason}"
-            )
-        if execution.exit_code == 1 and said.startswith("bwrap: "):
-            return msgspec.structs.replace(
-                execution, error="the sandbox could not start the command: " + shown(said[7:].strip())
-            )
+            error = not_started(arguments[0], execution.exit_code, reason)
+            return msgspec.structs.replace(execution, error=error)
         return execution
+
+
+def _temporary_bytes(view: View) -> int:
+    return _TEMPORARY_BYTES if view.limits.temporary_bytes is None else view.limits.temporary_bytes
 
 
 def _installed() -> Iterator[str]:

@@ -16,6 +16,7 @@ A sandbox of your own overrides what it offers and nothing else::
 from __future__ import annotations
 
 import builtins
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,21 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
         return self.error is None and self.exit_code == 0
 
 
+_RANGES: dict[str, tuple[int, int | None]] = {"temporary_bytes": (1, 2**63 - 1)}  # others are from 0 up
+
+
+def _is_count(value: object, least: int, most: int | None) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return value >= least and (most is None or value <= most)
+
+
+def _is_time(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
+
+
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Upper bounds. ``None`` sets none; one that a backend cannot enforce makes its ``open`` fail, and is never ignored.
 
@@ -95,10 +111,14 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             value: Any = getattr(self, name)
             if value is None and name not in ("read_bytes", "write_bytes", "list_entries"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise ConfigurationError(
-                    f"the limit {name} must be a number from 0 up, not {value!r}", limit=name
-                )
+            if name.endswith("_seconds"):
+                good, must = _is_time(value), "a number of seconds above 0"
+            else:
+                least, most = _RANGES.get(name, (0, None))
+                good = _is_count(value, least, most)
+                must = f"a whole number from {least}" + (f" to {most}" if most else " up")
+            if not good:
+                raise ConfigurationError(f"the limit {name} must be {must}, not {value!r}", limit=name)
 
     def lowered(self, other: SandboxLimits) -> SandboxLimits:
         """Return the lower of each two limits; the result is never wider than ``self``."""
@@ -307,6 +327,7 @@ class Sandbox(ABC):
             limits: Bounds of which the lower one counts, theirs or this sandbox's.
 
         Raises:
+            CapabilityError: One of ``limits`` cannot be enforced.
             UnsupportedError: The backend has no scopes.
         """
         raise self._unsupported("scopes")

@@ -3,7 +3,7 @@
 Confinement is by descriptor; see `littleghost.descriptors`.
 
 A write goes to a temporary file beside its target and is renamed over it: readers see the old content or the new. Mode, and where
-permitted owner, are kept; the setuid bit, extended attributes and hard links to the old file are not. A write through a link
+permitted owner, are kept; the setuid and setgid bits, extended attributes and hard links to the old file are not. A write through a link
 replaces what the link points to. Nothing is synced to disk: this protects from a killed process, not from power loss.
 
 Everything here blocks; callers use a thread.
@@ -36,7 +36,7 @@ from littleghost.sandboxes.contract import FileInfo, SandboxLimits
 from littleghost.sandboxes.policy import Access
 from littleghost.workspace import Location, Workspace, parse_path, shown
 
-__all__ = ["Files", "Root"]
+__all__ = ["Files", "Root", "told"]
 
 _READ = (
     os.O_RDONLY
@@ -120,7 +120,7 @@ def _lock(parent: Place, name: str) -> threading.Lock:
 
 
 @contextmanager
-def _told(path: str) -> Generator[None]:
+def told(path: str) -> Generator[None]:
     """Turn an `OSError` into the `ToolError` that says it with the path as the caller gave it."""
     try:
         yield
@@ -145,7 +145,7 @@ class Files:
     def read_bytes(self, path: str) -> bytes:
         """Return the bytes of a regular file."""
         root, components = self._locate(path, file=True)
-        with _told(path), root.place() as top:
+        with told(path), root.place() as top:
             fd = resolved(top, components, _READ)
             try:
                 return self._content(path, fd)
@@ -159,7 +159,7 @@ class Files:
     def stat(self, path: str) -> FileInfo:
         """Return what is at ``path``."""
         root, components = self._locate(path, file=False)
-        with _told(path), root.place() as top:
+        with told(path), root.place() as top:
             if hasattr(os, "O_PATH"):
                 fd = resolved(
                     top, components, os.O_PATH | os.O_CLOEXEC
@@ -185,7 +185,7 @@ class Files:
         """Return the names in a directory."""
         root, components = self._locate(path, file=False)
         names: list[str] = []
-        with _told(path), root.place() as top:
+        with told(path), root.place() as top:
             for entry, is_directory in scan(top, components):
                 if len(names) >= self.limits.list_entries:
                     raise ToolValueError(
@@ -198,11 +198,14 @@ class Files:
 
     def write_bytes(self, path: str, content: bytes, proceed: Callable[[], None] = lambda: None) -> None:
         """Make ``content`` the bytes of a file. ``proceed`` is called just before it shows, and may raise to stop it."""
+        if not isinstance(content, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolValueError("the content must be bytes")
+        content = bytes(content)
         root, components = self._locate(path, file=True)
         self._check_writable(path, root)
         self._check_size(path, len(content))
         with (
-            _told(path),
+            told(path),
             root.place() as top,
             parent_of(top, components, create=True) as (parent, name),
             _lock(parent, name),
@@ -223,7 +226,7 @@ class Files:
         if not old:
             raise ToolValueError("the text to replace is empty", path=path)
         with (
-            _told(path),
+            told(path),
             root.place() as top,
             parent_of(top, components, create=False) as (parent, name),
             _lock(parent, name),
@@ -248,7 +251,7 @@ class Files:
     def directory(self, path: str) -> int:
         """Return a new descriptor of a directory, for a process to start in."""
         root, components = self._locate(path, file=False)
-        with _told(path), root.place() as top:
+        with told(path), root.place() as top:
             return resolved(top, components, DIRECTORY)
 
     def _locate(self, path: str, *, file: bool) -> tuple[Root, tuple[str, ...]]:
@@ -312,7 +315,7 @@ def _put(path: str, parent: Place, name: str, content: bytes, proceed: Callable[
                 if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
                     with suppress(PermissionError):
                         os.fchown(fd, before.st_uid, before.st_gid)
-                os.fchmod(fd, modes.S_IMODE(before.st_mode) & ~modes.S_ISUID)
+                os.fchmod(fd, modes.S_IMODE(before.st_mode) & ~(modes.S_ISUID | modes.S_ISGID))
             view = memoryview(content)
             while view:
                 view = view[os.write(fd, view) :]
@@ -334,7 +337,8 @@ def _check_regular(path: str, mode: int) -> None:
 
 
 def _names_directory(path: str) -> bool:
-    return path.endswith(("/", "/.")) or path == "."
+    text = os.fspath(path)
+    return text.endswith(("/", "/.")) or text == "."
 
 
 def _text(path: str, content: bytes) -> str:

@@ -32,6 +32,10 @@ class HostSandbox(LocalSandbox):
     See `Sandbox` for the arguments. A policy or limit that would need isolation makes `open` raise `CapabilityError`.
     """
 
+    unenforced_limits = (
+        "temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes",
+    )  # fmt: skip
+
     def __init__(
         self,
         workspace: Workspace | str | os.PathLike[str],
@@ -46,17 +50,16 @@ class HostSandbox(LocalSandbox):
         if sys.platform == "linux":
             self.capabilities |= {"kill_tree"}
 
-    @property
-    def effective_policy(self) -> EffectivePolicy:
-        """What is in force: next to nothing, for programs."""
+    def stated(self, view: View) -> EffectivePolicy:
+        """Return what is in force: next to nothing, for programs."""
         ends = (
             "everything a command started is gone when it ends"
             if sys.platform == "linux"
             else "its process group ends with it"
         )
         return EffectivePolicy(
-            root=self._root_access,
-            paths=self.accesses,
+            root=view.files.roots[None].access,
+            paths=view.accesses,
             network="inherit",
             root_filesystem="host",
             environment=tuple(sorted(self.policy.environment)),
@@ -68,7 +71,7 @@ class HostSandbox(LocalSandbox):
                 "network access",
                 "memory, process and disk limits",
                 "secrecy of the application's environment from programs, which may read /proc",
-                "survival of the supervisor, which programs of the same user can kill",
+                "survival of the supervisor and its keepers: a program of the same user that stops or kills all of them can go on",
             ),
         )
 
@@ -79,9 +82,7 @@ class HostSandbox(LocalSandbox):
             raise CapabilityError(
                 "HostSandbox cannot hide the host's files from programs; take native_sandbox()"
             )
-        self.refuse_limits(
-            "temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes"
-        )
+        self.refuse_limits(self.limits)
 
     def program(
         self,

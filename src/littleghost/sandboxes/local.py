@@ -9,16 +9,23 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 
 from littleghost.cancellation import Interruptible
-from littleghost.errors import CapabilityError, PolicyError, ToolError
+from littleghost.errors import CapabilityError, LittleGhostError, PolicyError, ToolError
 from littleghost.sandboxes.contract import Execution, FileInfo, Sandbox, SandboxLimits
 from littleghost.sandboxes.files import Files, Root
 from littleghost.sandboxes.policy import Access, EffectivePolicy, Policy
-from littleghost.sandboxes.processes import Launcher, Program, arguments_of, environment_of, settled
+from littleghost.sandboxes.processes import (
+    Launcher,
+    Program,
+    arguments_of,
+    check_bounds,
+    environment_of,
+    settled,
+)
 from littleghost.telemetry import span
 from littleghost.workspace import Workspace, parse_path
 
@@ -43,6 +50,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     limits: SandboxLimits
     execute: bool = True
     whole: bool = True
+
+    @property
+    def accesses(self) -> dict[str, Access]:
+        """The access to each named path."""
+        return {name: root.access for name, root in self.files.roots.items() if name is not None}
 
     def narrowed(
         self,
@@ -97,6 +109,11 @@ class _Local(Sandbox):
     def writable(self) -> bool:
         return self._view.files.roots[None].access == "read_write"
 
+    @property
+    def effective_policy(self) -> EffectivePolicy:
+        """What is in force."""
+        return self._origin.stated(self._view)
+
     def scope(
         self,
         *,
@@ -106,6 +123,8 @@ class _Local(Sandbox):
         execute: bool = True,
         limits: SandboxLimits | None = None,
     ) -> Sandbox:
+        if limits is not None:
+            self._origin.refuse_limits(limits)
         view = self._view.narrowed(
             read_only=read_only, path=path, paths=paths, execute=execute, limits=limits
         )
@@ -155,6 +174,7 @@ class _Local(Sandbox):
                 f"{type(origin).__name__} cannot keep a program inside a scope, so a narrower scope runs none"
             )
         arguments = arguments_of(command)
+        check_bounds(timeout, max_output_bytes)
         inherited = os.environ if inherit_environment else None
         variables = environment_of(inherited, origin.policy.environment, environment)
         limits = self._view.limits
@@ -167,11 +187,18 @@ class _Local(Sandbox):
             "process.executable.name": os.path.basename(arguments[0]) or "?",
         }
         with span("sandbox.execute", attributes) as recorded, ExitStack() as release:
-            program = origin.program(self._view, arguments, variables, cwd or ".", release)
-            execution = await origin.launcher.run(
-                program, timeout=timeout, context=context, max_output_bytes=max_output_bytes, input=input
-            )
-            execution = origin.translated(execution, arguments)
+            try:
+                program = origin.program(
+                    self._view, arguments, variables, "." if cwd is None else cwd, release
+                )
+                execution = await origin.launcher.run(
+                    program, timeout=timeout, context=context, max_output_bytes=max_output_bytes, input=input
+                )
+            except LittleGhostError:  # some of them are an OSError too
+                raise
+            except OSError as error:
+                raise ToolError(f"the command could not be started: {error.strerror}") from error
+            execution = origin.translated(execution, program, arguments)
             if execution.exit_code is not None:
                 recorded.set("process.exit.code", execution.exit_code)
             if execution.error is not None:
@@ -214,6 +241,9 @@ class LocalSandbox(_Local):
     confines_processes = False
     """Whether a program sees no more than the view it was started for."""
 
+    unenforced_limits: ClassVar[tuple[str, ...]] = ()
+    """The limits that it must not be given."""
+
     def __init__(
         self,
         workspace: Workspace | str | os.PathLike[str],
@@ -248,15 +278,6 @@ class LocalSandbox(_Local):
     def view(self) -> View:
         """Everything the sandbox lets through."""
         return self._view
-
-    @property
-    def accesses(self) -> dict[str, Access]:
-        """The access to each named path."""
-        found: dict[str, Access] = {}
-        for name, root in self._view.files.roots.items():
-            if name is not None:
-                found[name] = root.access
-        return found
 
     @property
     def is_open(self) -> bool:
@@ -303,6 +324,10 @@ class LocalSandbox(_Local):
     async def check_supported(self) -> None:
         """Raise `CapabilityError` for what was asked for and cannot be enforced, before anything is opened."""
 
+    @abstractmethod
+    def stated(self, view: View) -> EffectivePolicy:
+        """Return what is in force in ``view``."""
+
     async def prepare(self, launcher: Launcher) -> None:
         """Get ready to run programs, the workspace being open."""
 
@@ -320,14 +345,14 @@ class LocalSandbox(_Local):
     ) -> Program:
         """Return what to start so that ``arguments`` run in ``view``; descriptors are closed through ``release``."""
 
-    def translated(self, execution: Execution, arguments: tuple[str, ...]) -> Execution:
+    def translated(self, execution: Execution, program: Program, arguments: tuple[str, ...]) -> Execution:
         """Return ``execution`` as the command's own, where something of the backend's shows in it."""
         return execution
 
-    def refuse_limits(self, *names: str) -> None:
-        """Raise `CapabilityError` where one of the named limits is set."""
-        for name in names:
-            if getattr(self._limits, name) is not None:
+    def refuse_limits(self, limits: SandboxLimits) -> None:
+        """Raise `CapabilityError` where a limit is set that the backend does not enforce."""
+        for name in self.unenforced_limits:
+            if getattr(limits, name) is not None:
                 raise CapabilityError(
                     f"{type(self).__name__} cannot enforce the limit {name} in this version", limit=name
                 )
@@ -356,12 +381,6 @@ class _Scope(_Local):
         if not view.execute or not (view.whole or origin.confines_processes):
             capabilities -= {"execute"}
         self.capabilities = capabilities
-
-    @property
-    def effective_policy(self) -> EffectivePolicy:
-        roots = self._view.files.roots
-        paths = {name: root.access for name, root in roots.items() if name is not None}
-        return msgspec.structs.replace(self._origin.effective_policy, root=roots[None].access, paths=paths)
 
     @property
     def is_open(self) -> bool:

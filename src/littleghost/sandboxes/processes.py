@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -40,8 +40,18 @@ from littleghost.errors import (
     ToolValueError,
 )
 from littleghost.sandboxes.contract import Execution
+from littleghost.workspace import shown
 
-__all__ = ["DEFAULT_PATH", "Launcher", "Program", "arguments_of", "environment_of", "settled"]
+__all__ = [
+    "DEFAULT_PATH",
+    "Launcher",
+    "Program",
+    "arguments_of",
+    "check_bounds",
+    "environment_of",
+    "not_started",
+    "settled",
+]
 
 DEFAULT_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where a program is looked for when its environment has no ``PATH``."""
@@ -58,17 +68,21 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         arguments: The program and its arguments.
+        name: What errors call it, where ``arguments`` are not the caller's own.
         environment: All of its environment.
         search: Directories to look for it in.
         directory: A descriptor of the directory to start in.
         descriptors: More descriptors, which become 10, 11, … in the program.
+        status: One of them, in which the program tells its caller how it went.
     """
 
     arguments: tuple[str, ...]
+    name: str | None = None
     environment: Mapping[str, str] = {}
     search: tuple[str, ...] = DEFAULT_PATH
     directory: int | None = None
     descriptors: tuple[int, ...] = ()
+    status: int | None = None
 
     def encoded(self) -> bytes:
         """Return the job as the supervisor reads it."""
@@ -86,7 +100,7 @@ def arguments_of(command: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ToolValueError: It is a single string, is empty, or has something else than text without NUL.
     """
-    if isinstance(command, str | bytes):
+    if isinstance(command, str | bytes) or not isinstance(command, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolValueError("the command must be a list: the program and its arguments")
     arguments = tuple(os.fspath(part) if isinstance(part, os.PathLike) else part for part in command)
     if not arguments or not arguments[0]:
@@ -98,6 +112,14 @@ def arguments_of(command: Sequence[str]) -> tuple[str, ...]:
     return arguments
 
 
+def check_bounds(timeout: object, max_output_bytes: object) -> None:
+    """Raise `ToolValueError` unless these can be the time limit of a command and what to keep of its output."""
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise ToolValueError(f"the time limit must be more than 0 seconds, not {shown(repr(timeout))}")
+    if not isinstance(max_output_bytes, int) or max_output_bytes < 0:
+        raise ToolValueError("max_output_bytes must be a whole number from 0 up")
+
+
 def environment_of(*layers: Mapping[str, str] | None) -> dict[str, str]:
     """Return the environment that the layers make, later ones over earlier ones.
 
@@ -106,6 +128,8 @@ def environment_of(*layers: Mapping[str, str] | None) -> dict[str, str]:
     """
     environment: dict[str, str] = {}
     for layer in layers:
+        if layer is not None and not isinstance(layer, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolValueError("the environment must be a mapping of names to values")
         environment.update(layer or {})
     for name, value in environment.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -361,10 +385,7 @@ class Launcher:
         """Run a program to its end, and kill what it leaves; see `Sandbox.execute_program`."""
         if context is not None:
             context.check()
-        if timeout is not None and not timeout > 0:
-            raise ToolValueError(f"the time limit must be more than 0 seconds, not {timeout!r}")
-        if max_output_bytes < 0:
-            raise ToolValueError("max_output_bytes cannot be negative")
+        check_bounds(timeout, max_output_bytes)
         self.start()
         started = time.perf_counter()
         command, job = await self._hand_over(program, input, max_output_bytes)
@@ -518,7 +539,8 @@ class Launcher:
         elif command.reason == "closed":
             code, error = None, "ended because the sandbox was closed"
         elif command.failure is not None:
-            code, error = _start_failure(program.arguments[0], command.failure)
+            code = 127 if command.failure in (errno.ENOENT, errno.ENOTDIR) else 126
+            error = not_started(program.name or program.arguments[0], code, os.strerror(command.failure))
         elif command.code is None:
             error = "the process that watches over the command was killed"
         return Execution(
@@ -615,7 +637,15 @@ def _input(data: str | bytes | None) -> int:
     """Return a descriptor that reads as ``data`` and then ends. It is a file, so nobody has to feed it."""
     if data is None:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
+    if isinstance(data, str):
+        try:
+            content = data.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ToolValueError("the input is not valid Unicode: it has a lone surrogate") from error
+    elif isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+        content = bytes(data)
+    else:
+        raise ToolValueError("the input must be text or bytes")
     if hasattr(os, "memfd_create"):
         import fcntl
 
@@ -651,10 +681,11 @@ def _raise_cancelled(context: Interruptible | None) -> NoReturn:
     raise RunCancelled("cancelled")
 
 
-def _start_failure(program: str, number: int) -> tuple[int, str]:
-    if number in (errno.ENOENT, errno.ENOTDIR):
-        return 127, f"program not found: {program}"
-    return 126, f"{program} cannot be run: {os.strerror(number)}"
+def not_started(program: str, code: int, reason: str) -> str:
+    """Say that ``program`` did not start, by the exit code that a shell would give."""
+    return (
+        f"program not found: {shown(program)}" if code == 127 else f"{shown(program)} cannot be run: {reason}"
+    )
 
 
 def _has_ended(pid: int) -> bool:

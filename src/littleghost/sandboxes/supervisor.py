@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CONTROL = 3  # the socket to the application
 SPARE = 1  # keepers that wait ahead of need
 FIRST = 10  # the number the first extra descriptor has in the command
-HIGH = 200  # where descriptors wait until they get their numbers
+MOST = 253  # descriptors of a job; the kernel takes no more at a time
 LINUX = sys.platform == "linux"
 
 SIGKILL = 9
@@ -180,12 +180,14 @@ def receive_exactly(connection: _socket.socket, count: int) -> bytes:
 def receive_job(control: _socket.socket) -> list[int]:
     """Return the descriptors of the next job, none when the application is gone."""
     flags: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
-    _, ancillary, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(4 * 64), flags)
+    _, ancillary, told, _ = control.recvmsg(1, _socket.CMSG_SPACE(4 * MOST), flags)
     descriptors: list[int] = []
     for level, kind, content in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             whole = len(content) - len(content) % 4
             descriptors += [int.from_bytes(content[at : at + 4], sys.byteorder) for at in range(0, whole, 4)]
+    if told & _socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, "some descriptors of the job are missing")
     if not flags:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
@@ -223,9 +225,11 @@ def start(
 
 def placed(streams: list[int], extra: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Move descriptors out of the way of the numbers they are to have; return them and how each gets its number."""
+    import fcntl
+
     moved: list[int] = []
-    for index, descriptor in enumerate([*streams, *extra]):
-        moved.append(os.dup2(descriptor, HIGH + index, inheritable=False))
+    for descriptor in [*streams, *extra]:
+        moved.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST + len(extra)))
         os.close(descriptor)
     numbers = [0, 1, 2, *range(FIRST, FIRST + len(extra))]
     pairs = zip(moved, numbers, strict=True)

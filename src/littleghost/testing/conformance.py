@@ -14,13 +14,35 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Clause", "ClauseFailure", "ClauseSkipped", "Outcome", "Report", "clause", "expect", "run_clauses"]
+__all__ = [
+    "Clause",
+    "ClauseFailure",
+    "ClauseSkipped",
+    "ClauseTimedOut",
+    "Outcome",
+    "Report",
+    "clause",
+    "ended",
+    "expect",
+    "run_clauses",
+]
+
+SECONDS = 60.0
+"""The limit of an ordinary clause, unless a kit or its user sets another. Clauses that start processes get a multiple."""
+GRACE = 1.0
+"""Seconds that what was cancelled gets to end. Then it is left alone, for a store that hangs may hang in closing too."""
+PATIENCE = 3
+"""Clauses that may run out of time before the rest is no longer tried."""
 
 ClauseFunction = Callable[[Any], Awaitable[None]]
 
 
 class ClauseFailure(AssertionError):
     """A clause does not hold. Its text says what was expected and what was seen."""
+
+
+class ClauseTimedOut(ClauseFailure):
+    """A clause did not end in time."""
 
 
 class ClauseSkipped(Exception):
@@ -41,41 +63,64 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
         doc: The sentence.
         needs: The capabilities without which the clause does not apply.
         function: The code.
-        timeout: Seconds after which the clause has failed.
+        timeout: Seconds after which the clause has failed, where an ordinary one has 60.
     """
 
     name: str
     doc: str
     function: ClauseFunction
     needs: frozenset[str] = frozenset()
-    timeout: float = 60.0
+    timeout: float = SECONDS
 
     def missing(self, capabilities: Iterable[str]) -> frozenset[str]:
         """Return the needed capabilities that ``capabilities`` does not name."""
         return self.needs - frozenset(capabilities)
 
-    async def run(self, make: Any) -> None:
+    async def run(self, make: Any, *, seconds: float | None = None) -> None:
         """Try the clause against what ``make`` makes.
 
+        A task that awaits for ever is cancelled and left; code that blocks the event loop cannot be stopped from here.
+
+        Args:
+            make: The maker.
+            seconds: The limit of an ordinary clause; this one gets it by the ratio of its ``timeout`` to theirs.
+
         Raises:
-            ClauseFailure: It does not hold, or did not end in time.
+            ClauseFailure: It does not hold, or, as `ClauseTimedOut`, did not end in time.
             ClauseSkipped: It cannot be tried here.
         """
-        limit = asyncio.timeout(self.timeout)
-        try:
-            async with limit:
-                await self.function(make)
-        except TimeoutError as error:
-            if limit.expired():
-                raise ClauseFailure(f"did not end within {self.timeout:g} s") from error
-            raise
+        limit = self.timeout if seconds is None else seconds * self.timeout / SECONDS
+        if not await ended(self.function(make), limit):
+            raise ClauseTimedOut(f"did not end within {limit:g} s")
 
     def __repr__(self) -> str:
         return f"<clause {self.name}>"
 
 
+async def ended(work: Awaitable[None], seconds: float) -> bool:
+    """Whether ``work`` ended within ``seconds``. If not it is cancelled, and left to itself where it does not end then either."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        await asyncio.wait((task,), timeout=GRACE)
+        return False
+    finally:
+        task.cancel()
+        task.add_done_callback(_heard)
+
+
+def _heard(work: asyncio.Future[None]) -> None:
+    """Take note of how ``work`` ended, so that asyncio does not complain of an error that nobody asked for."""
+    if not work.cancelled():
+        work.exception()
+
+
 def clause(
-    registry: list[Clause], *, needs: Iterable[str] = (), timeout: float = 60.0
+    registry: list[Clause], *, needs: Iterable[str] = (), timeout: float = SECONDS
 ) -> Callable[[ClauseFunction], ClauseFunction]:
     """Return a decorator that adds a function to ``registry`` as a `Clause`; its docstring's first line is the sentence."""
 
@@ -143,28 +188,37 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failed and bool(self.passed)
 
     def raise_for_failures(self) -> None:
-        """Raise `ClauseFailure` with the whole report unless it is `ok`."""
+        """Raise `ClauseFailure` with what failed unless the report is `ok`; with what was skipped where nothing was tried."""
         if not self.ok:
-            raise ClauseFailure(str(self)) from next((outcome.error for outcome in self.failed), None)
+            text = self._text(self.failed or self.skipped)
+            raise ClauseFailure(text) from next((outcome.error for outcome in self.failed), None)
 
     def __str__(self) -> str:
+        return self._text((*self.failed, *self.skipped))
+
+    def _text(self, outcomes: Iterable[Outcome]) -> str:
         counts = f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
-        lines = [f"{self.subject}: {counts}"]
-        lines += [f"  {outcome}" for outcome in (*self.failed, *self.skipped)]
-        return "\n".join(lines)
+        return "\n".join([f"{self.subject}: {counts}", *(f"  {outcome}" for outcome in outcomes)])
 
 
 async def run_clauses(
-    clauses: Sequence[Clause], make: Any, capabilities: Iterable[str], *, subject: str = "conformance"
+    clauses: Sequence[Clause],
+    make: Any,
+    capabilities: Iterable[str],
+    *,
+    subject: str = "conformance",
+    seconds: float | None = None,
 ) -> Report:
-    """Try each clause in turn and report; a failing clause does not stop the others.
+    """Try each clause in turn and report; a failing clause does not stop the others, but three that hang do.
 
     Args:
         clauses: What to try.
         make: The maker each clause is given.
         capabilities: What the implementation offers; a clause that needs more is skipped by name.
         subject: The report's heading, such as the class under test.
+        seconds: The limit of an ordinary clause, where it is not that of the clause itself.
     """
+    late = 0
     offered = frozenset(capabilities)
     outcomes: list[Outcome] = []
     for one in clauses:
@@ -173,16 +227,21 @@ async def run_clauses(
             reason = "needs " + ", ".join(sorted(missing))
             outcomes.append(Outcome(name=one.name, doc=one.doc, status="skipped", reason=reason))
             continue
+        if late >= PATIENCE:
+            reason = f"not tried, for {late} clauses before it did not end in time"
+            outcomes.append(Outcome(name=one.name, doc=one.doc, status="skipped", reason=reason))
+            continue
         started = time.perf_counter()
         status, error, reason = "passed", None, ""
         try:
-            await one.run(make)
+            await one.run(make, seconds=seconds)
         except ClauseSkipped as skip:
             status, reason = "skipped", str(skip)
         except Exception as failure:  # noqa: BLE001 (whatever it is, it is the clause that failed)
             status, error = "failed", failure
-        seconds = time.perf_counter() - started
+            late += isinstance(failure, ClauseTimedOut)
+        took = time.perf_counter() - started
         outcomes.append(
-            Outcome(name=one.name, doc=one.doc, status=status, error=error, reason=reason, seconds=seconds)
+            Outcome(name=one.name, doc=one.doc, status=status, error=error, reason=reason, seconds=took)
         )
     return Report(subject=subject, outcomes=tuple(outcomes))

@@ -7,22 +7,25 @@ import inspect
 import json
 import os
 import sys
+import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import IO, Any, cast
 
-from littleghost.errors import ConflictError
+from littleghost.errors import ConfigurationError, ConflictError
 from littleghost.message import Message, pack_messages
 from littleghost.sessions.contract import Commit, SessionStore, Snapshot
-from littleghost.testing.conformance import ClauseFailure, ClauseSkipped, expect
-from littleghost.testing.store_child import COMMAND, recipe_for
+from littleghost.testing.conformance import ClauseFailure, ClauseSkipped, ended, expect
+from littleghost.testing.store_child import COMMAND, imported, recipe_for
 
 __all__ = ["ACTOR", "Bench", "Child", "Factory", "Subject", "refused", "same", "short", "user"]
 
 Factory = Callable[[], "SessionStore | Awaitable[SessionStore]"]
 
 ACTOR = "kit"
+SHOWN = 12
+"""Lines of what another process wrote to its standard error that are shown in a report."""
 
 
 def user(text: str) -> Message:
@@ -141,8 +144,9 @@ def _commit(answer: Any, count: int) -> Commit:
 class Child:
     """Another process that uses the store."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
         self._process = process
+        self._errors = errors
 
     async def line(self) -> str | None:
         """Return the next line it says, ``None`` at its end."""
@@ -153,6 +157,9 @@ class Child:
         """Wait for it to say ``what``."""
         said = await self.line()
         if said != what:
+            if said is None:
+                await self._process.wait()
+                raise ClauseFailure(self._how_it_ended())
             raise ClauseFailure(f"another process was to say {what!r}, and said {said!r}")
 
     def go(self) -> None:
@@ -162,18 +169,32 @@ class Child:
 
     async def rest(self) -> list[str]:
         """Return all that it says, and wait for its end, which must be a good one."""
+        lines, failure = await self.end()
+        if failure:
+            raise ClauseFailure(failure)
+        return lines
+
+    async def end(self) -> tuple[list[str], str]:
+        """Return all that it says until its end, and how that went wrong, else an empty text."""
         lines: list[str] = []
         while (line := await self.line()) is not None:
             lines.append(line)
-        if await self._process.wait():
-            raise ClauseFailure(f"another process failed with status {self._process.returncode}")
-        return lines
+        return lines, self._how_it_ended() if await self._process.wait() else ""
+
+    def _how_it_ended(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        shown = "\n".join(f"    {line[:300]}" for line in lines[-SHOWN:])
+        left_out = f" (the last {SHOWN} of {len(lines)} lines)" if len(lines) > SHOWN else ""
+        wrote = f", and wrote{left_out}:\n{shown}" if lines else ""
+        return f"another process failed with status {self._process.returncode}{wrote}"
 
     async def kill(self) -> None:
         """Kill it at once, with no chance to tidy up."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+        self._errors.close()
 
 
 class Bench:
@@ -201,8 +222,16 @@ class Bench:
         self.persistent = persistent
 
     @classmethod
-    async def of(cls, factory: Factory, *, persistent: bool | None, importable: str | None) -> Bench:
-        """Return a bench for the stores of ``factory``, having found out what is not given."""
+    async def of(
+        cls, factory: Factory, *, persistent: bool | None, importable: str | None, seconds: float
+    ) -> Bench:
+        """Return a bench for the stores of ``factory``, having found out what is not given.
+
+        Raises:
+            ConfigurationError: It makes no store, or ``importable`` cannot be imported.
+        """
+        if importable is not None:
+            _check_importable(importable)
         store = await _made(factory)
         bench = cls(
             factory,
@@ -211,17 +240,24 @@ class Bench:
             persistent=bool(persistent),
             recipe=recipe_for(cast("Callable[[], SessionStore]", factory), importable),
         )
+        # A store that cannot even write, or hangs, fails its clauses; here it only counts as one that shares nothing.
+        await ended(bench._first_look(store, find_out=persistent is None), seconds)
+        return bench
+
+    async def _first_look(self, store: SessionStore, *, find_out: bool) -> None:
+        """See that the methods are to be awaited, and find out whether two stores share their data."""
         try:
-            if persistent is None:
-                # A store that cannot even write fails its clauses; here it only counts as one that shares nothing.
+            id = self.id()
+            values: dict[str, Any] = {"messages": [user("x")], "state": {}, "metadata": {}, "actor_id": ACTOR}
+            await _awaited(store, "load", id, actor_id=ACTOR)
+            await _awaited(store, "append", id, expected_count=0, **values)
+            if find_out:
                 with suppress(Exception):
-                    id = bench.id()
-                    await Subject(store).append(id, Message.user("x"), count=0)
-                    async with bench.open() as other:
-                        bench.persistent = await other.load(id) is not None
+                    async with self.open() as other:
+                        self.persistent = await other.load(id) is not None
+            await _awaited(store, "replace", self.id(), **values)
         finally:
             await store.aclose()
-        return bench
 
     @staticmethod
     def id(what: str = "session") -> str:
@@ -263,20 +299,61 @@ class Bench:
     @staticmethod
     async def _start(order: dict[str, Any]) -> Child:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 (the child closes it)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             COMMAND,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
             env=environment,
             limit=1 << 20,
         )
         assert process.stdin is not None  # noqa: S101
         process.stdin.write(json.dumps(order).encode() + b"\n")
-        return Child(process)
+        return Child(process, errors)
 
 
 async def _made(factory: Factory) -> SessionStore:
-    store = factory()
-    return await store if inspect.isawaitable(store) else store
+    if not callable(factory):
+        raise ConfigurationError(
+            f"the kit makes its stores itself: give it what makes one, such as lambda: MyStore(...), not a {type(factory).__name__}"
+        )
+    made: Any = factory()
+    store: object = await made if inspect.isawaitable(made) else made
+    if not isinstance(store, SessionStore):
+        raise ConfigurationError(f"the factory made a {type(store).__name__}, which is no SessionStore")
+    return store
+
+
+async def _awaited(store: SessionStore, name: str, id: str, **values: Any) -> None:
+    """See that a method gives something to await. How that goes, its clauses tell."""
+    try:
+        answer = getattr(store, name)(id, **values)
+        if inspect.isawaitable(answer):
+            await answer
+            return
+    except Exception:  # noqa: BLE001
+        return
+    raise ConfigurationError(
+        f"{type(store).__name__}.{name} returned a {type(answer).__name__}, which cannot be awaited; write: async def {name}(...)"
+    )
+
+
+def _check_importable(importable: str) -> None:
+    module, colon, name = importable.partition(":")
+    if not (module and colon and name) or module == "__main__":
+        raise ConfigurationError(
+            f"importable={importable!r} is not of the form module:function, with a module that another process can import"
+        )
+    try:
+        found: object = imported(importable)
+    except Exception as error:
+        raise ConfigurationError(
+            f"importable={importable!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"importable={importable!r} names a {type(found).__name__}, which makes no store"
+        )

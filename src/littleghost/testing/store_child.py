@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib
+import inspect
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ from littleghost.message import Message
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 
-__all__ = ["COMMAND", "maker_from", "recipe_for"]
+__all__ = ["COMMAND", "imported", "maker_from", "recipe_for"]
 
 COMMAND = "from littleghost.testing.store_child import main; main()"
 
@@ -39,18 +40,29 @@ def maker_from(recipe: dict[str, str]) -> Factory:
     """Return the factory that ``recipe`` describes."""
     if "pickled" in recipe:
         return pickle.loads(base64.b64decode(recipe["pickled"]))  # noqa: S301 (from our own parent)
-    module, _, name = recipe["importable"].partition(":")
+    return imported(recipe["importable"])
+
+
+def imported(importable: str) -> Factory:
+    """Return what ``module:function`` names; whatever the import raises is raised."""
+    module, _, name = importable.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def main() -> None:
     """Do what the line on standard input says."""
     order: dict[str, Any] = json.loads(sys.stdin.readline())
-    asyncio.run(_obey(order))
+    try:
+        make = maker_from(order["recipe"])
+    except Exception as error:  # noqa: BLE001 (whatever an import raises)
+        sys.exit(f"what makes the store cannot be imported here: {type(error).__name__}: {error}")
+    asyncio.run(_obey(make, order))
 
 
-async def _obey(order: dict[str, Any]) -> None:
-    store = maker_from(order["recipe"])()
+async def _obey(make: Factory, order: dict[str, Any]) -> None:
+    store: Any = make()
+    if inspect.isawaitable(store):
+        store = await store
     await {"try": _try, "update": _update, "write": _write, "hold": _hold}[order["task"]](store, order)
     await store.aclose()
 

@@ -7,7 +7,8 @@ import itertools
 import os
 import random
 import tempfile
-from collections.abc import Awaitable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from littleghost.errors import ConflictError, DataError
 from littleghost.sessions.contract import ANY
 from littleghost.sessions.session import Session
 from littleghost.testing.conformance import Clause, ClauseFailure, clause, expect
-from littleghost.testing.store_bench import ACTOR, Bench, Subject, refused, same, short, user
+from littleghost.testing.store_bench import ACTOR, Bench, Subject, refused, same, user
 
 __all__ = ["CLAUSES"]
 
@@ -289,16 +290,35 @@ async def _updates(store: Subject, id: str, name: str, times: int) -> list[str]:
     return texts
 
 
-def _each_once_in_order(texts: list[str], written: Iterable[list[str]]) -> None:
-    """Expect that nothing acknowledged is missing or doubled, and that each writer's turns are in its order."""
-    told = sorted(itertools.chain(*written))
-    missing, extra = set(told) - set(texts), set(texts) - set(told)
-    expect(not missing, f"acknowledged and lost: {short(sorted(missing))}")
-    expect(not extra, f"stored and never acknowledged: {short(sorted(extra))}")
-    same("number of messages", len(told), len(texts))
+def _each_once_in_order(
+    texts: list[str], written: Sequence[list[str]], complaints: Sequence[str] = ()
+) -> None:
+    """Expect that nothing acknowledged is missing or doubled, that each writer's turns are in its order, and no complaints."""
+    told = set(itertools.chain(*written))
+    wrong = {
+        "acknowledged and lost": told.difference(texts),
+        "stored and never acknowledged": set(texts) - told,
+        "stored more than once": {text for text, times in Counter(texts).items() if times > 1},
+    }
+    found = [f"{len(turns)} {what}: {_some(turns)}" for what, turns in wrong.items() if turns]
+    problems = (
+        [f"of {len(told)} acknowledged turns and {len(texts)} stored ones, {'; '.join(found)}"]
+        if found
+        else []
+    )
+    if complaints:
+        problems.append(
+            f"of {len(written)} processes {len(complaints)} failed, the first like this: {complaints[0]}"
+        )
+    expect(not problems, "; ".join(problems))
     for mine in written:
         names = set(mine)
         same("order of one writer", mine, [text for text in texts if text in names])
+
+
+def _some(turns: Iterable[str]) -> str:
+    shown = sorted(turns)
+    return ", ".join(shown[:6]) + (", …" if len(shown) > 6 else "")
 
 
 @clause(CLAUSES, timeout=120)
@@ -336,10 +356,24 @@ async def no_turn_of_several_processes_is_lost(bench: Bench) -> None:
             await child.expect("ready")
         for child in children:
             child.go()
-        written = await asyncio.gather(*(child.rest() for child in children))
-    same("turns written by each", [15] * 4, list(map(len, written)))
+        ends = await asyncio.gather(*(child.end() for child in children))
+    written = [lines for lines, _ in ends]
+    complaints = [complaint for _, complaint in ends if complaint]
     async with bench.open() as store:
-        _each_once_in_order(await store.texts(id), written)
+        try:
+            texts = await store.texts(id)
+        except Exception as error:
+            told = sum(map(len, written))
+            raise ClauseFailure(
+                "; ".join(
+                    [
+                        f"{told} turns were acknowledged, and the session cannot be loaded: {error}",
+                        *complaints[:1],
+                    ]
+                )
+            ) from error
+        _each_once_in_order(texts, written, complaints)
+    same("turns written by each", [15] * 4, list(map(len, written)))
 
 
 @clause(CLAUSES)
