@@ -13,19 +13,12 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from littleghost import Agent, ConflictError, Message, Runtime, SessionStore
+from littleghost import Agent, ConflictError, Runtime, SessionStore, transcript
 from littleghost.testing import FunctionModel, check_store
-
-
-def without_reasoning(messages: Sequence[Message]) -> list[Message]:
-    """A store keeps no reasoning, whoever writes to it. A message that held nothing else goes."""
-    clean = [(message, message.without_reasoning()) for message in messages]
-    return [kept for message, kept in clean if kept.content or not message.content]
 
 
 class JSONFileStore(SessionStore):
@@ -54,7 +47,8 @@ class JSONFileStore(SessionStore):
         stored = found["messages"] if found else []
         if len(stored) != expected_count:
             raise ConflictError("the session has changed", expected=expected_count, actual=len(stored))
-        added = [message.to_dict() for message in without_reasoning(messages)]
+        # A store keeps no reasoning, whoever writes to it.
+        added = [message.to_dict() for message in transcript.without_reasoning(messages)]
         self._write(
             self._path(id, actor_id), {"messages": stored + added, "state": state, "metadata": metadata}
         )
@@ -62,7 +56,7 @@ class JSONFileStore(SessionStore):
     async def replace(
         self, id: str, *, messages: Any, state: Any, metadata: Any, actor_id: str | None = None
     ) -> Any:
-        whole = [message.to_dict() for message in without_reasoning(messages)]
+        whole = [message.to_dict() for message in transcript.without_reasoning(messages)]
         self._write(self._path(id, actor_id), {"messages": whole, "state": state, "metadata": metadata})
 
     def _path(self, id: str, actor_id: str | None) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from littleghost.cli.ctrl_c import CtrlC
+from littleghost.cli.ctrl_c import CtrlC, signals_held
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
@@ -63,6 +63,20 @@ def test_each_press_calls_what_is_to_be_called_and_so_does_one_that_came_just_be
     assert calls == [1, 1, 1]
     assert ctrl_c.pressed()
     assert not ctrl_c.pressed()
+
+
+def test_a_signal_that_is_held_comes_when_the_block_has_ended():
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    def start() -> None:
+        with signals_held(signal.SIGINT, signal.SIGTERM):
+            press()
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("leave", [lambda: None, press], ids=["quietly", "with a press that nobody wanted"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -320,21 +320,29 @@ async def test_what_is_no_path_text_or_number_is_a_tool_error(sandbox) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 async def test_too_few_descriptors_are_a_tool_error_and_leak_none(sandbox) -> None:
     assert (await sandbox.execute("true", timeout=10)).success
+    import resource
+
     before = len(os.listdir("/proc/self/fd"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    failed = 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, hard))
+    taken: list[int] = []
+    said: list[str] = []
     try:
-        for room in range(1, 14, 2):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(9):
+            os.close(taken.pop())
             try:
                 await sandbox.execute("true", timeout=10)
             except ToolError as error:
-                failed += 1
-                assert "Too many open files" in str(error)
+                said.append(str(error))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert failed
+        for fd in taken:
+            os.close(fd)
+    assert said
+    assert all("Too many open files" in text for text in said)
     assert len(os.listdir("/proc/self/fd")) <= before
     assert (await sandbox.execute("true", timeout=10)).success
 

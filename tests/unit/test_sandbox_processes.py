@@ -24,6 +24,9 @@ from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, processes
 from littleghost.sandboxes.processes import Launcher, Program, _Capture, _Command
 from littleghost.testing.sandbox_trial import daemon
 
+fcntl = pytest.importorskip("fcntl")
+resource = pytest.importorskip("resource")
+
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's"),
     pytest.mark.timeout(60),
@@ -296,13 +299,20 @@ async def test_a_forked_child_cannot_use_its_parents_sandbox(tmp_path: Path) -> 
 async def test_what_the_application_left_inheritable_reaches_no_command(backend, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard > 70_010:  # far above any usual table of descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 70_010), hard))
+        high = fcntl.fcntl(writing, fcntl.F_DUPFD, 70_000)
+    else:
+        high = os.dup(writing)
     try:
         async with backend(tmp_path, writable=True) as sandbox:
             done = await sandbox.execute("ls /proc/self/fd", timeout=10)
             assert [int(number) for number in done.stdout.split()] == [0, 1, 2, 3]  # 3 is the listing itself
     finally:
-        os.close(reading)
-        os.close(writing)
+        for descriptor in (reading, writing, high):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_signals_that_python_ignores_are_not_ignored_by_commands(backend, tmp_path: Path) -> None:

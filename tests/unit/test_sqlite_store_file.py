@@ -366,8 +366,9 @@ def test_every_exception_of_sqlite3_is_mapped(kind: type[Exception]):
         ("READONLY READONLY_DBMOVED FULL CANTOPEN PERM NOMEM INTERRUPT", StoreUnavailableError),
         ("IOERR IOERR_FSYNC IOERR_WRITE", StoreUnavailableError),
         ("CORRUPT CORRUPT_INDEX NOTADB FORMAT SCHEMA ERROR MISMATCH", CorruptSessionError),
+        ("CONSTRAINT CONSTRAINT_UNIQUE CONSTRAINT_PRIMARYKEY", CorruptSessionError),
         ("TOOBIG", DataError),
-        ("MISUSE CONSTRAINT CONSTRAINT_UNIQUE INTERNAL RANGE", StoreError),
+        ("MISUSE INTERNAL RANGE", StoreError),
     ],
 )  # fmt: skip
 def test_a_code_means(codes: str, kind: type[LittleGhostError]):
@@ -433,21 +434,19 @@ async def test_a_medium_that_cannot_be_written(tmp_path: Path, how: str):
 # The format, for ever
 
 GOLDEN = (
-    "c-rmTPe>F|7y$71#>sKab-ajyTCWkrVlDe;xgAPv5OH18R>)MA+1;l*xI44XyhUYM(2Sr?(Ix1Tr$Rb)=olR&y5u3c"
-    "bqRu?QyE<(I`n4T^-"
-    "pbU5fQ=ngW0!lzBg~*``%pM&hDkbpus4au<Vr1$O%+~1Oc5V1R*5wLquD?ujBlIf;|Zb6(^u0G3-"
-    ";;QJHTq@_kmG^8x?>000000RFWFS|-"
-    ")i*W<;5OphjM%u1yU=Hv^pdr0dHYb4y+71T)nBx$K6dA2oU#7S=`to3L^<l<0of9KE$>C;C1n@wU?#$=mKLIYtE8V&"
-    "}x$K6gNyqmCgIlOf~ZcI{#k*?rC*S5w98k=%5sS^D~t@xaG)n?2K9a<d3Qe9&szMk>s=}^ZpEYm5J!j731&TgCP6rC"
-    "$QQJ%9j^(IkdRQc%@iO{qaOO%+8nMp;dU7~?)S*7#4Oa5)DGa8TZeK5~Jut<wcI=)MbUsx80@jiC0%T_Q&na)2$|5<"
-    "!E)H^t=krpq-exA%j8*6%0D6i{o#K<t?bk><p@;!Y-"
-    "&oIlYM+%D=IaYXA#_#tE_onx`n{?$WQXcUa00000000000Q@Dbf)6Q*h_Nh5VognJR2p5a6@+u^8{tAJzQ&)jxooZ<"
-    "`%rytIhHYRPMQN5huW>Db+odKo3zOr4_7~mKU^E>lOAVPhtaeeIG)R@%wS2X22`fzD!u*xd!)Qq)?h6F000000001h"
-    "|C=N#3T}-"
-    "GidbJOZ~M}~eg0owZ6oE5a<lqt^@r*gyaE6K00000008{4@Y4MJyikE;gv5mg^Xb0mXjZi??}4<tFID|&%rY4@nHt~"
-    "`HkbAuRnu9<BVG|uO**6I#{FvH=kjVGo6C(ixIJSD$#s6YYQnG`_C+LTrlV(H-"
-    "5win9%+AYxZ)OXAxiGw*5xW;L2|2Q6$mT-JquTaSX;x~%YOU9o5|^cXX}$4ZxMQT_rTKD@N~y99HyJ>SH_qyz8|7$s"
-    ")1w2Pn<l}e)>#D+m3g9^xj|u$<2#g6>}>%pQJ#Oy#LAXCn>SAoJ?9|EYrr3wR`uk70KB*k{Wwr"
+    "c-rmSVQ3pw902fl?`}=fb$9(z;^+#GE6hz&?KanT5p->LjB46$SxT*2376zGIZW=-doQddgf%)u@rx7{6hTGUSodk5pZuUury%UZ"
+    "(0vjS{2=v%IGw_fp}xB$YwNOf!oC##Ke)Tx`~UOu^4|Z;yX4f#n8hiXbKHW-$syE<Fh)lSK?q@S>_F>eaVQ(^rTT$l$8!udhtcC{"
+    "X_xvAQaZ+w`ltF~$GDn900000004mP@BAZjAl%a<y()7vm8Xm{W;r%%T$RzdF`O_+Vt6EGkVY%n*G}qQq>E&1B4Hdi;^ahpY<xIA"
+    "L!L8cB6ky5+9^_!FrH74iAixx#bWD0D|5dHEjsDk-Jb7_+oeK^x-Al1$Kfr)X{ThjjJwq2G?NrNEHMMICK;t-W{ZqDYeB?WsnFtc"
+    "a@5=^CFNumw@6`J426uuCP$hC3zVB;sOJ6RQxjt+rwp>sU#W;#ll^{Z{}W1Ec(g}CmYtysY(6hGok_FA9sfSrsD<Q##w%~*8T4u@"
+    "jsxLvSgO`a$~Fs>`6qc(G5Jj!Dk*2OT(eTD4d$hw6bN^BOD|{rPSZ}IU~yKz;7uLZ8#i?AI%h?twJg&u>%s3dSufc2_KcOKjQdmj"
+    "uou-!*}P`8sn{i^xJ{i#+FM#x{ayWD{aD-p00000000004`%v<rKKetLLr2(Qr&Z7`P8GkS5B98*U3{os+Smb^@yH!Y));iM@57$"
+    "7QG0k3tU9}OH{Y%S-mnF(Hl=4^k}(KneFvDmx3r1j$ox@&T<+5OCdw^si(eKJ~O*_X5ivuCti;ycE6{+Arh6K_batX#9#dM_M7sT"
+    ")u7iZhmfR+w^v`l>Ha;7*T>ysKV;`8uinlc`LS~0?_0g8_0gJ)S&W-De~=;PtpAQ!xAo|OgNL3xJTN$Pq<_;Z@nuwRG&oqBsgCQi"
+    "7~<#DYm;iTCs(6Wzl`eV{{Q6VRxjoA4mnfm7s$=`FPv{Om)`y#YimgRL!1Br0000000026t>JgSzWUE^w^r}S7~xm$e73Z5dF`W5"
+    "F{<tVZKPckCjbBd00000002A$gIGhFrbtpK5Kt7Qv$HQ1IDM@P<7aNy5*pX`+|xrh;y)i<UXc%%E9J_xq@nJvHYp_eZzOx8-oF6)"
+    "22HejN$NGSuU)?Ot8z~-tIvM>-6ykGzKRX(bjv#9w5Uf9R?0fJxc^TAu2<So{rCSh?Ix@b0000000000u)PHoO_TakSW~*YLK_|)"
+    "{0kL((0>"
 )
 
 

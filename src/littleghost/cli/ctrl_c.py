@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["CtrlC"]
+__all__ = ["CtrlC", "signals_held"]
 
 PATIENCE = 0.02
 """Seconds that the main thread gets to look after a signal before it is nudged again."""
@@ -123,6 +123,24 @@ class CtrlC:
                 while not self._looked:
                     signal.pthread_kill(main, signal.SIGURG)
                     time.sleep(PATIENCE)
+
+
+@contextmanager
+def signals_held(*numbers: signal.Signals) -> Generator[None]:
+    """Let the signals ``numbers`` wait for the end of the block, and then do what they do. For the main thread only."""
+    held: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        held.append(number)
+
+    before = [(number, signal.signal(number, hold)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def _interrupt() -> None:

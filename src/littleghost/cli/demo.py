@@ -28,6 +28,7 @@ from littleghost import (
     ToolResult,
     sync,
 )
+from littleghost.cli.ctrl_c import signals_held
 from littleghost.cli.demo_agent import Bank, agent
 from littleghost.cli.program import this_program
 from littleghost.cli.terminal import Terminal, one_line
@@ -263,17 +264,18 @@ class Demo:
             *([message] if message else []),
         ]
         command += ["--session", session, *options, *([] if self._isolated else ["--no-isolation"])]
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, "DEMO_SECRET": self._secret},
-            start_new_session=True,  # Ctrl-C comes to us, and we end them
-        )
-        self._children.append(child)
+        with signals_held(signal.SIGINT, signal.SIGTERM):  # or one could end us before we know whom to end
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, "DEMO_SECRET": self._secret},
+                start_new_session=True,  # Ctrl-C comes to us, and we end them
+            )
+            self._children.append(child)
         return child
 
     def _ask(self, message: str, *options: str, session: str = "shop") -> dict[str, Any]:

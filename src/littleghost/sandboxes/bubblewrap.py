@@ -89,7 +89,7 @@ class BubblewrapSandbox(LocalSandbox):
     """
 
     confines_processes = True
-    unenforced_limits = ("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
+    _unenforced_limits = ("memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes")
     _probes: ClassVar[dict[tuple[object, ...], Probe]] = {}
 
     def __init__(
@@ -187,13 +187,13 @@ class BubblewrapSandbox(LocalSandbox):
     def _refuse_own_code(self) -> None:
         """Refuse to let programs write what the application itself runs: that would be a way out of the sandbox."""
         package = os.path.realpath(Path(__file__).parents[1])
-        interpreter = [sys.executable, os.path.realpath(sys.executable), sys.prefix, sys.base_prefix]
-        own = [os.path.realpath(package), *interpreter, *(os.path.realpath(path) for path in interpreter)]
+        interpreter = [path for path in (sys.executable, sys.prefix, sys.base_prefix) if path]
+        own = [package, *interpreter, *(os.path.realpath(path) for path in interpreter)]
         for name, root in self.view.files.roots.items():
             if root.access == "read_only":
                 continue
             folder = os.path.realpath(self.workspace.root if name is None else self.workspace.paths[name])
-            found = [path for path in own if path and Path(path).is_relative_to(folder)]
+            found = [path for path in own if Path(path).is_relative_to(folder)]
             if found or Path(folder).is_relative_to(package):
                 raise CapabilityError(
                     f"the {'root' if name is None else f'path {name!r}'} would be writable and holds the Python environment "

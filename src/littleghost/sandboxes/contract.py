@@ -355,6 +355,8 @@ class Sandbox(ABC):
     async def write(self, path: str, content: str, *, context: Interruptible | None = None) -> None:
         """Make ``content`` the text of a file: wholly or, when this raises, not at all. Missing directories are created.
 
+        Where it fails, those are removed again, unless something else has come into them.
+
         Raises:
             ToolPermissionError: The sandbox is read-only, or the path is outside the workspace.
             ToolValueError: The content is larger than ``limits.write_bytes``.

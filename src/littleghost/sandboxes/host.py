@@ -32,7 +32,7 @@ class HostSandbox(LocalSandbox):
     See `Sandbox` for the arguments. A policy or limit that would need isolation makes `open` raise `CapabilityError`.
     """
 
-    unenforced_limits = (
+    _unenforced_limits = (
         "temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes",
     )  # fmt: skip
 

@@ -241,7 +241,7 @@ class LocalSandbox(_Local):
     confines_processes = False
     """Whether a program sees no more than the view it was started for."""
 
-    unenforced_limits: ClassVar[tuple[str, ...]] = ()
+    _unenforced_limits: ClassVar[tuple[str, ...]] = ()
     """The limits that it must not be given."""
 
     def __init__(
@@ -351,7 +351,7 @@ class LocalSandbox(_Local):
 
     def refuse_limits(self, limits: SandboxLimits) -> None:
         """Raise `CapabilityError` where a limit is set that the backend does not enforce."""
-        for name in self.unenforced_limits:
+        for name in self._unenforced_limits:
             if getattr(limits, name) is not None:
                 raise CapabilityError(
                     f"{type(self).__name__} cannot enforce the limit {name} in this version", limit=name

@@ -411,7 +411,9 @@ class Launcher:
                 await asyncio.wait([command.drained], timeout=0.5)
         except BaseException:
             command.end("abandoned")
-            await settled(asyncio.ensure_future(self._ended(command)))
+            ending = asyncio.ensure_future(self._ended(command))
+            await settled(ending)
+            ending.cancel()
             raise
         finally:
             for release in releases:
@@ -599,8 +601,11 @@ def _start_supervisor() -> tuple[socket.socket, int]:
         raise CapabilityError("running programs needs a Python interpreter and the library's files on disk")
     import fcntl
 
-    source = _input(_SUPERVISOR)
-    near, far = socket.socketpair()
+    try:
+        source = _input(_SUPERVISOR)
+        near, far = socket.socketpair()
+    except OSError as error:
+        raise CapabilityError(f"the supervisor could not be started: {error.strerror}") from error
     high: list[int] = []  # out of the way of the numbers they get
     try:
         high.extend(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (far.fileno(), source))

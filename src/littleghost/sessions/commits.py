@@ -11,7 +11,17 @@ from littleghost.message import Message, unpack_messages
 from littleghost.sessions.contract import ANY, Commit, Revision, conflict
 from littleghost.sessions.records import Record
 
-__all__ = ["Found", "admit", "unpack_bodies", "unpack_object", "window"]
+__all__ = [
+    "Found",
+    "admit",
+    "after_cursor",
+    "check_expected",
+    "check_limit",
+    "cursor_after",
+    "unpack_bodies",
+    "unpack_object",
+    "window",
+]
 
 Found = tuple[bytes, Commit]
 """An earlier commit: its digest, and what was answered to it."""
@@ -106,9 +116,55 @@ def window(count: int, limit: int, before: int | None) -> tuple[int, int]:
     """Return the indexes of the first message of a page and of the one after its last.
 
     Raises:
-        DataError: ``limit`` is not positive.
+        DataError: An argument is none; see `check_limit`.
     """
-    if limit < 1:
-        raise DataError.at("limit", "must be at least 1")
+    check_limit(limit, before)
     end = count if before is None else max(0, min(before, count))
     return max(0, end - limit), end
+
+
+def check_expected(revision: Any, count: Any = 0) -> None:
+    """Refuse an ``expected_revision`` or ``expected_count`` that no session can have, for it is a mistake and no conflict.
+
+    Raises:
+        DataError: One is of another type.
+    """
+    _integer(count, "expected_count")
+    if revision is not None and revision is not ANY and not isinstance(revision, str):
+        raise DataError.at("expected_revision", f"expected text, None or ANY, got {data.kind(revision)}")
+
+
+def check_limit(limit: Any, before: Any = None) -> None:
+    """Refuse a ``limit`` or ``before`` of a page that makes no sense.
+
+    Raises:
+        DataError: One is no integer, or ``limit`` is not positive.
+    """
+    _integer(limit, "limit")
+    if limit < 1:
+        raise DataError.at("limit", "must be at least 1")
+    if before is not None:
+        _integer(before, "before")
+
+
+def cursor_after(id: str) -> str:
+    """Return the cursor of the page that begins after the session ``id``."""
+    return f">{id}"  # the sign, so that the one after the session "" is not taken for none
+
+
+def after_cursor(cursor: Any) -> str | None:
+    """Return the id that a cursor names; ``None`` for none.
+
+    Raises:
+        DataError: It is no cursor.
+    """
+    if cursor is None:
+        return None
+    if not data.check_text(cursor, "cursor").startswith(">"):
+        raise DataError.at("cursor", "must be the cursor of a page")
+    return cursor[1:]
+
+
+def _integer(value: Any, name: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DataError.at(name, f"expected an integer, got {data.kind(value)}")

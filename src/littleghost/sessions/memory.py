@@ -9,9 +9,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from littleghost.errors import DataError
 from littleghost.message import Message
-from littleghost.sessions.commits import Found, admit, unpack_bodies, unpack_object, window
+from littleghost.sessions.commits import (
+    Found,
+    admit,
+    after_cursor,
+    check_expected,
+    check_limit,
+    cursor_after,
+    unpack_bodies,
+    unpack_object,
+    window,
+)
 from littleghost.sessions.contract import ANY, Commit, Page, Revision, SessionInfo, SessionStore, Snapshot
 from littleghost.sessions.records import Record, check_key, record
 
@@ -94,6 +103,7 @@ class MemoryStore(SessionStore):
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
+        check_expected(expected_revision, expected_count)
         return self._write(
             key, record("append", messages, state, metadata, commit_id), expected_count, expected_revision
         )
@@ -110,6 +120,7 @@ class MemoryStore(SessionStore):
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
+        check_expected(expected_revision)
         return self._write(
             key, record("replace", messages, state, metadata, commit_id), None, expected_revision
         )
@@ -142,12 +153,12 @@ class MemoryStore(SessionStore):
     async def sessions(
         self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[SessionInfo]:
-        if limit < 1:
-            raise DataError.at("limit", "must be at least 1")
-        _, after = check_key("" if cursor is None else cursor, actor_id)
+        check_limit(limit)
+        after = after_cursor(cursor)
+        check_key("", actor_id)
         with self._guard:
             mine = sorted(
-                id for actor, id in self._kept if actor == actor_id and (cursor is None or id > after[1:])
+                id for actor, id in self._kept if actor == actor_id and (after is None or id > after)
             )
             chosen = [(id, self._kept[actor_id, id]) for id in mine[:limit]]
             items = tuple(
@@ -161,13 +172,13 @@ class MemoryStore(SessionStore):
                 )
                 for id, kept in chosen
             )
-        # A sign in front, so that the cursor after the session "" is not taken for none.
-        return Page(items=items, cursor=f">{items[-1].id}" if len(mine) > limit else None)
+        return Page(items=items, cursor=cursor_after(items[-1].id) if len(mine) > limit else None)
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
     ) -> Page[Message]:
         key = check_key(id, actor_id)
+        check_limit(limit, before)
         with self._guard:
             kept = self._kept.get(key)
             start, end = window(kept.head.count if kept else 0, limit, before)

@@ -56,7 +56,7 @@ def record(
     Raises:
         DataError: A value cannot be stored exactly, or ``commit_id`` is malformed.
     """
-    if commit_id is not None and not COMMIT_ID.fullmatch(commit_id):
+    if commit_id is not None and not COMMIT_ID.fullmatch(data.check_text(commit_id, "commit_id")):
         raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
     body, kept = pack_messages(transcript.without_reasoning(messages))
     return Record(

@@ -56,6 +56,8 @@ _CORRUPT = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database, or its beginning is damaged; restore it from a backup",
     sqlite3.SQLITE_FORMAT: "it is damaged; restore it from a backup",
     sqlite3.SQLITE_MISMATCH: "a value in it has another type than was written; restore it from a backup",
+    # A row is only written where there was found to be none.
+    sqlite3.SQLITE_CONSTRAINT: "there is something where it says there is nothing; restore it from a backup",
     sqlite3.SQLITE_SCHEMA: "its tables were changed by something else",
     # The generic code; our statements are fixed, so what is wrong is a table or column that is not there.
     sqlite3.SQLITE_ERROR: "its tables are not those that this library made; restore it from a backup",
@@ -211,10 +213,9 @@ class DatabaseFile(Struct, frozen=True):
                     found=version,
                     supported=sql.VERSION,
                 )
-            if len(connection.execute(sql.TABLES).fetchall()) != 2:
-                raise CorruptSessionError(
-                    f"{self.path}: its tables are missing; restore it from a backup", path=self.path
-                )
+            found = [_words(text) for (text,) in connection.execute(sql.TEXT_OF_TABLES)]
+            if found != [_words(text) for text in sql.TABLES]:
+                raise CorruptSessionError(f"{self.path}: {_CORRUPT[sqlite3.SQLITE_ERROR]}", path=self.path)
             return False
         (anything,) = connection.execute(sql.ANYTHING).fetchone()
         if application or version or anything:
@@ -224,6 +225,10 @@ class DatabaseFile(Struct, frozen=True):
                 supported=sql.VERSION,
             )
         return True
+
+
+def _words(text: object) -> list[str]:
+    return str(text).split()
 
 
 def _size(path: str) -> int | None:

@@ -12,16 +12,24 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Self, TypeVar, get_args
-from zlib import adler32
 
 from msgspec import Struct
 
-from littleghost.errors import ConfigurationError, CorruptSessionError, DataError, StoreError
+from littleghost.errors import ConfigurationError, StoreError
 from littleghost.message import Message
 from littleghost.sessions import leases
-from littleghost.sessions.commits import Found, admit, unpack_bodies, unpack_object, window
+from littleghost.sessions.commits import (
+    Found,
+    admit,
+    after_cursor,
+    check_expected,
+    check_limit,
+    cursor_after,
+    unpack_bodies,
+    unpack_object,
+    window,
+)
 from littleghost.sessions.contract import (
     ANY,
     Commit,
@@ -34,16 +42,16 @@ from littleghost.sessions.contract import (
     busy,
 )
 from littleghost.sessions.records import Record, check_key, record
+from littleghost.sessions.sqlite import rows
 from littleghost.sessions.sqlite import statements as sql
 from littleghost.sessions.sqlite.database import DatabaseFile, Durability, store_error
+from littleghost.sessions.sqlite.rows import LAST_KEY, LAST_NUMBER, Head, Name, rowid
 from littleghost.sessions.sqlite.worker import Job, Worker
 
 __all__ = ["SQLiteStore"]
 
 Answer = TypeVar("Answer")
 
-LAST_NUMBER = (1 << sql.NUMBER_BITS) - 1
-_NO_SESSION: tuple[Any, ...] = (0, 0, 0, 1, 0)
 DECODE_IN_THREAD = 1_000_000
 """From this many bytes on a session is decoded in the reader's thread and not on the event loop."""
 
@@ -113,7 +121,7 @@ class SQLiteStore(SessionStore):
 
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
         key = check_key(id, actor_id)
-        stored = await self._read(partial(_load, key=_scoped(key)))
+        stored = await self._read(partial(_load, name=_scoped(key)))
         if stored is None or isinstance(stored, Snapshot):
             return stored
         return stored.snapshot()
@@ -131,6 +139,7 @@ class SQLiteStore(SessionStore):
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
+        check_expected(expected_revision, expected_count)
         commit = record("append", messages, state, metadata, commit_id)
         return await self._commit(key, commit, expected_count, expected_revision)
 
@@ -146,6 +155,7 @@ class SQLiteStore(SessionStore):
         commit_id: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
+        check_expected(expected_revision)
         commit = record("replace", messages, state, metadata, commit_id)
         return await self._commit(key, commit, None, expected_revision)
 
@@ -160,7 +170,7 @@ class SQLiteStore(SessionStore):
         return await self._write(
             partial(
                 _commit,
-                key=_scoped(key),
+                name=_scoped(key),
                 commit=commit,
                 digest=digest,
                 expected_count=expected_count,
@@ -169,44 +179,36 @@ class SQLiteStore(SessionStore):
         )
 
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
-        return await self._write(partial(_delete, key=_scoped(check_key(id, actor_id))))
+        return await self._write(partial(_delete, name=_scoped(check_key(id, actor_id))))
 
     async def sessions(
         self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page[SessionInfo]:
-        if limit < 1:
-            raise DataError.at("limit", "must be at least 1")
-        _, after = check_key("" if cursor is None else cursor, actor_id)
+        check_limit(limit)
+        after = after_cursor(cursor)
+        scope = _scope(check_key("", actor_id)[0])
         limit = min(limit, LAST_NUMBER)
-        rows = await self._read(
-            partial(
-                _sessions,
-                scope=_scope(actor_id),
-                after=None if cursor is None else after[1:],
-                limit=limit + 1,
-            )
-        )
+        found = await self._read(partial(_sessions, scope=scope, after=after, limit=limit + 1))
         items = tuple(
             SessionInfo(
                 id=id,
                 actor_id=actor_id,
-                count=count,
-                revision=_revision(session, epoch, number),
-                created_at=created,
-                updated_at=updated,
+                count=head.count,
+                revision=_revision(head.key, head.epoch, head.number),
+                created_at=head.created_at,
+                updated_at=head.updated_at,
             )
-            for session, id, epoch, number, count, created, updated in rows[:limit]
+            for id, head in found[:limit]
         )
-        # A sign in front, so that the cursor after the session "" is not taken for none.
-        return Page(items=items, cursor=f">{items[-1].id}" if len(rows) > limit else None)
+        return Page(items=items, cursor=cursor_after(items[-1].id) if len(found) > limit else None)
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
     ) -> Page[Message]:
         key = check_key(id, actor_id)
-        window(0, limit, before)
+        check_limit(limit, before)
         bodies, start, end, skipped, count = await self._read(
-            partial(_tail, key=_scoped(key), limit=limit, before=before)
+            partial(_tail, name=_scoped(key), limit=limit, before=before)
         )
         messages = unpack_bodies(bodies, count)
         return Page(items=messages[start - skipped : end - skipped], cursor=start or None)
@@ -218,15 +220,13 @@ class SQLiteStore(SessionStore):
 
     @asynccontextmanager
     async def _lease(self, key: tuple[str | None, str], timeout: float | None) -> AsyncGenerator[Lease]:
-        scope, id = _scoped(key)
         # Two keys share a byte once in 2**62: one then waits for the other, and nothing is wrong.
-        name = b"%d %b%b" % (len(scope.encode()), scope.encode(), id.encode())
-        offset = int.from_bytes(blake2b(name, digest_size=8).digest(), "big") >> 2
+        offset = rows.name_hash(_scoped(key))
         held = leases.hold(self._file.lease_path, offset, timeout)
         try:
             await held.__aenter__()
         except TimeoutError as error:
-            raise busy(id, timeout) from error
+            raise busy(key[1], timeout) from error
         except OSError as error:
             raise store_error(error, self._file.lease_path) from error
         try:
@@ -278,7 +278,7 @@ def _scope(actor_id: str | None) -> str:
     return "-" if actor_id is None else f":{actor_id}"
 
 
-def _scoped(key: tuple[str | None, str]) -> tuple[str, str]:
+def _scoped(key: tuple[str | None, str]) -> Name:
     return _scope(key[0]), key[1]
 
 
@@ -298,147 +298,154 @@ def _parts(revision: object) -> tuple[int, int, int] | None:
     return parts if revision == _revision(*parts) and max(parts) < 1 << 63 else None
 
 
-def _rowid(key: int, number: int) -> int:
-    return key << sql.NUMBER_BITS | number
-
-
 def _commit(
     db: sqlite3.Connection,
     *,
-    key: tuple[str, str],
+    name: Name,
     commit: Record,
     digest: bytes | None,
     expected_count: int | None,
     expected_revision: str | Revision | None,
 ) -> Commit:
     """Write ``commit``, or raise before anything is written: the transaction is shared with others."""
-    now = time.time()
-    checksum = adler32(commit.metadata, adler32(commit.state))
+    now = float(time.time())
 
-    def written(session: int, epoch: int, number: int, count: int) -> Commit:
-        body = commit.body if commit.count else b""
-        values = (_rowid(session, number), count, commit.commit_id, digest, adler32(body), body)
-        db.execute(sql.NEW_COMMIT, values)
-        return Commit(revision=_revision(session, epoch, number), count=count)
+    def state(head: Head) -> tuple[int, int, bytes, bytes]:
+        place = rowid(head.key, head.number)
+        checksum = rows.body_sum(place, head.epoch, commit.state, commit.metadata)
+        return head.head_sum(), checksum, commit.state, commit.metadata
+
+    def written(head: Head) -> Commit:
+        place, body = rowid(head.key, head.number), commit.body if commit.count else b""
+        small = (head.count, commit.commit_id, digest)
+        sums = rows.commit_sum(place, head.epoch, *small), rows.body_sum(place, head.epoch, body)
+        db.execute(sql.NEW_COMMIT, (place, *small, *sums, body))
+        return _answer(head)
 
     parts = _parts(expected_revision)
     if parts is not None and commit.kind == "append" and expected_count is not None:
         # The ordinary case in one statement, which checks what `admit` would. Where it changes nothing, the longer way tells why.
-        session, epoch, number = parts
+        key, epoch, number = parts
         count = expected_count + commit.count
-        new = (number + 1, count, now, checksum, commit.state, commit.metadata)
-        old = (session, *key, epoch, number, expected_count)
-        if number < LAST_NUMBER and 0 <= count < 1 << 63 and db.execute(sql.ADVANCE, new + old).rowcount == 1:
-            return written(session, epoch, number + 1, count)
+        if key <= LAST_KEY and number < LAST_NUMBER and expected_count >= 0 and count < 1 << 63:
+            # Its root and its first time stay what they are, and are not known here.
+            head = Head(key, epoch, number + 1, 0, count, 0.0, now)
+            new, old = (number + 1, count, now, *state(head)), (key, *name, epoch, number, expected_count)
+            if db.execute(sql.ADVANCE, new + old).rowcount == 1:
+                return written(head)
 
-    row = db.execute(sql.HEAD, key).fetchone()
-    session, epoch, number, root, count = row or _NO_SESSION
-    span = (_rowid(session, 0), _rowid(session, number))
+    head, _ = rows.read_head(db, name)
 
     def find(identifier: str) -> Found | None:
-        found = db.execute(sql.COMMIT_BY_ID, (*span, identifier)).fetchone()
-        if found is None:
-            return None
-        return found[2], Commit(revision=_revision(session, epoch, found[0] & LAST_NUMBER), count=found[1])
+        return None if head is None else _earlier(db, name, head, identifier)
 
     answer = admit(
         commit,
-        Commit(revision=_revision(session, epoch, number), count=count) if row else None,
+        None if head is None else _answer(head),
         expected_count=expected_count,
         expected_revision=expected_revision,
         find=find,
     )
     if answer is not None:
         return answer
-    if number == LAST_NUMBER:
-        raise StoreError(f"the session {key[1]!r} has {number} commits, which is all it can have; fork it")
+    if head is None:
+        key = (db.execute(sql.LAST_KEY).fetchone()[0] or 0) + 1
+        if not 0 < key <= LAST_KEY:
+            raise StoreError(f"no key is left for the session {name[1]!r}; begin another file")
+        head = Head(key, secrets.randbits(63), 1, 1, commit.count, now, now)
+        values = (head.key, head.epoch, 1, 1, head.count, now, now, head.fixed_sum(name), *state(head), *name)
+        db.execute(sql.NEW_NAME, (rows.name_hash(name),))
+        db.execute(sql.NEW_SESSION, values)
+        return written(head)
+    if head.number == LAST_NUMBER:
+        raise StoreError(
+            f"the session {name[1]!r} has {head.number} commits, which is all it can have; fork it"
+        )
+    number, root, count = head.number + 1, head.root, head.count + commit.count
+    if commit.kind == "replace":
+        before = (rowid(head.key, root), rowid(head.key, head.number))
+        db.execute(sql.EMPTY_COMMITS, before)
+        db.execute(sql.DROP_COMMITS, before)
+        root, count = number, commit.count
+    head = Head(head.key, head.epoch, number, root, count, head.created_at, now)
+    values = (number, root, count, now, head.fixed_sum(name), *state(head), head.key)
+    db.execute(sql.UPDATE_SESSION, values)
+    return written(head)
 
-    replacing = commit.kind == "replace"
-    count = commit.count + (0 if replacing else count)
-    if row is None:
-        epoch, number = secrets.randbits(63), 1
-        values = (*key, epoch, count, now, now, checksum, commit.state, commit.metadata)
-        session = db.execute(sql.NEW_SESSION, values).lastrowid or 0
-    else:
-        number += 1
-        if replacing:
-            before = (_rowid(session, root), _rowid(session, number - 1))
-            db.execute(sql.EMPTY_COMMITS, before)
-            db.execute(sql.DROP_COMMITS, before)
-            root = number
-        values = (number, root, count, now, checksum, commit.state, commit.metadata, session)
-        db.execute(sql.UPDATE_SESSION, values)
-    return written(session, epoch, number, count)
+
+def _answer(head: Head) -> Commit:
+    return Commit(revision=_revision(head.key, head.epoch, head.number), count=head.count)
 
 
-def _load(db: sqlite3.Connection, *, key: tuple[str, str]) -> _Stored | Snapshot | None:
-    row = db.execute(sql.SNAPSHOT, key).fetchone()
+def _earlier(db: sqlite3.Connection, name: Name, head: Head, identifier: str) -> Found | None:
+    """Return the commit of the session with this id."""
+    span = (rowid(head.key, 0), rowid(head.key, head.number))
+    row = db.execute(sql.COMMIT_BY_ID, (*span, identifier)).fetchone()
     if row is None:
         return None
-    session, epoch, number, root, count, checksum, state, metadata = row
-    if adler32(metadata, adler32(state)) != checksum:
-        raise _damaged(key[1])
-    bodies = _bodies(db, key[1], session, root, number)
-    stored = _Stored(bodies, state, metadata, _revision(session, epoch, number), count)
+    place, count, _, digest, checksum = row
+    if checksum != rows.commit_sum(place, head.epoch, count, identifier, digest):
+        raise rows.damaged(name[1])
+    return digest, Commit(revision=_revision(head.key, head.epoch, place & LAST_NUMBER), count=count)
+
+
+def _load(db: sqlite3.Connection, *, name: Name) -> _Stored | Snapshot | None:
+    head, rest = rows.read_head(db, name, sql.SNAPSHOT)
+    if head is None:
+        return None
+    checksum, state, metadata = rest
+    if checksum != rows.body_sum(rowid(head.key, head.number), head.epoch, state, metadata):
+        raise rows.damaged(name[1])
+    bodies = rows.bodies(db, name, head, head.root, head.number)
+    stored = _Stored(bodies, state, metadata, _revision(head.key, head.epoch, head.number), head.count)
     size = sum(map(len, bodies)) + len(state) + len(metadata)
     return stored if size < DECODE_IN_THREAD else stored.snapshot()
 
 
-def _bodies(db: sqlite3.Connection, id: str, session: int, first: int, last: int) -> list[bytes]:
-    rows = db.execute(sql.BODIES, (_rowid(session, first), _rowid(session, last))).fetchall()
-    bodies = [body for checksum, body in rows if adler32(body) == checksum]
-    if len(bodies) != last - first + 1:
-        raise _damaged(id)
-    return bodies
-
-
 def _tail(
-    db: sqlite3.Connection, *, key: tuple[str, str], limit: int, before: int | None
+    db: sqlite3.Connection, *, name: Name, limit: int, before: int | None
 ) -> tuple[list[bytes], int, int, int, int]:
     """Return the bodies with the page in them, its bounds, how many messages are before the bodies, and how many are in them."""
-    row = db.execute(sql.HEAD, key).fetchone()
-    session, _, number, root, total = row or _NO_SESSION
-    start, end = window(total, limit, before)
-    if start == end:
+    head, _ = rows.read_head(db, name)
+    start, end = window(head.count if head else 0, limit, before)
+    if head is None or start == end:
         return [], 0, 0, 0, 0
 
-    def count_at(commit: int) -> int:
-        found = db.execute(sql.COUNT_AT, (_rowid(session, commit),)).fetchone()
-        if found is None:
-            raise _damaged(key[1])
-        return found[0]
+    def count_at(number: int) -> int:
+        return rows.count_at(db, name, head, number)
 
     def first_with(messages: int) -> int:
         """The first commit after which there were at least so many messages. Counts only grow from the root on."""
-        low, high = root, number
+        low, high = head.root, head.number
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if count_at(middle) >= messages else (middle + 1, high)
         return low
 
     first = first_with(start + 1)
-    last = number if end == total else first_with(end)
-    skipped = count_at(first - 1) if first > root else 0
-    held = (total if last == number else count_at(last)) - skipped
-    return _bodies(db, key[1], session, first, last), start, end, skipped, held
+    last = head.number if end == head.count else first_with(end)
+    skipped = count_at(first - 1) if first > head.root else 0
+    held = (head.count if last == head.number else count_at(last)) - skipped
+    return rows.bodies(db, name, head, first, last), start, end, skipped, held
 
 
-def _delete(db: sqlite3.Connection, *, key: tuple[str, str]) -> bool:
-    row = db.execute(sql.HEAD, key).fetchone()
-    if row is None:
+def _delete(db: sqlite3.Connection, *, name: Name) -> bool:
+    head, _ = rows.read_head(db, name)
+    if head is None:
         return False
-    db.execute(sql.DELETE_COMMITS, (_rowid(row[0], 0), _rowid(row[0], LAST_NUMBER)))
-    db.execute(sql.DELETE_SESSION, (row[0],))
+    db.execute(sql.DELETE_COMMITS, (rowid(head.key, 0), rowid(head.key, LAST_NUMBER)))
+    db.execute(sql.DELETE_SESSION, (head.key,))
+    db.execute(sql.DELETE_NAME, (rows.name_hash(name),))
     return True
 
 
-def _sessions(
-    db: sqlite3.Connection, *, scope: str, after: str | None, limit: int
-) -> list[tuple[int, str, int, int, int, float, float]]:
+def _sessions(db: sqlite3.Connection, *, scope: str, after: str | None, limit: int) -> list[tuple[str, Head]]:
     if after is None:
-        return db.execute(sql.FIRST_SESSIONS, (scope, limit)).fetchall()
-    return db.execute(sql.NEXT_SESSIONS, (scope, after, limit)).fetchall()
-
-
-def _damaged(id: str) -> CorruptSessionError:
-    return CorruptSessionError(f"the session {id!r} is damaged; restore the file from a backup", id=id)
+        found = db.execute(sql.FIRST_SESSIONS, (scope, limit)).fetchall()
+    else:
+        found = db.execute(sql.NEXT_SESSIONS, (scope, after, limit)).fetchall()
+    for *_, id in found:
+        if after is not None and id <= after:  # else who follows the cursors might never come to an end
+            raise rows.damaged(id)
+        after = id
+    return [(row[-1], rows.head((scope, row[-1]), row)) for row in found]

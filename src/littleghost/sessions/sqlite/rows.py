@@ -1,0 +1,164 @@
+"""Rows that can be trusted: each is checked by sums that bind it to its place, and a session not found is proven not to be there.
+
+SQLite finds a page by a number in another page and a row by halving, and believes both. What a damaged page, or two that changed places,
+can make of that is a row of another session, a row missing, or none where there was one. Hence three rules. The sums of a row cover
+where it is and whose it is, besides what is in it. Commits must come in sequence, from the first to the last. And there is no session
+only where two trees of their own say so: the index of ``sessions``, and ``names``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from binascii import crc_hqx
+from hashlib import blake2b
+from struct import Struct as Layout
+from typing import Any
+from zlib import adler32, crc32
+
+from msgspec import Struct
+
+from littleghost.errors import CorruptSessionError
+from littleghost.sessions.sqlite import statements as sql
+
+__all__ = [
+    "LAST_KEY",
+    "LAST_NUMBER",
+    "Head",
+    "Name",
+    "bodies",
+    "body_sum",
+    "commit_sum",
+    "count_at",
+    "damaged",
+    "head",
+    "name_hash",
+    "read_head",
+    "rowid",
+]
+
+LAST_NUMBER = (1 << sql.NUMBER_BITS) - 1
+LAST_KEY = (1 << 63 - sql.NUMBER_BITS) - 1
+
+Name = tuple[str, str]
+"""The scope of a session and its id."""
+
+_SESSION = Layout("<qq").pack
+_SIGNED = 1 << 31
+"""Subtracted from a sum, for SQLite keeps an integer from 2**31 on in six bytes and not in four."""
+
+
+def rowid(key: int, number: int) -> int:
+    """Return the rowid of a commit."""
+    return key << sql.NUMBER_BITS | number
+
+
+def name_hash(name: Name) -> int:
+    """Return 62 bits that stand for a session: in ``names``, and as the offset of its lease."""
+    scope, id = (part.encode() for part in name)
+    return int.from_bytes(blake2b(b"%d %b%b" % (len(scope), scope, id), digest_size=8).digest(), "big") >> 2
+
+
+def _sum(*values: object) -> int:
+    # As ASCII, for a damaged row may hold values of any type.
+    return crc32(ascii(values).encode()) - _SIGNED
+
+
+def body_sum(place: int, epoch: int, body: bytes, more: bytes = b"") -> int:
+    """Return the sum of a long value of the commit at the rowid ``place``, or of the state and metadata written with it."""
+    return (adler32(more, adler32(body, _seed(place, epoch))) ^ place & LAST_NUMBER) - _SIGNED
+
+
+def _seed(place: int, epoch: int) -> int:
+    # For long values Adler-32 is several times as fast as CRC-32; for short ones it is too weak.
+    return adler32(_SESSION(place >> sql.NUMBER_BITS, epoch))
+
+
+def commit_sum(place: int, epoch: int, count: int, commit_id: str | None, digest: bytes | None) -> int:
+    """Return the sum of what else is in the row of a commit."""
+    # Two bytes, for there are many commits, and few bytes that this sum covers.
+    return crc_hqx(ascii((place, epoch, count, commit_id, digest)).encode(), 0) - (1 << 15)
+
+
+class Head(Struct, frozen=True):
+    """A session's row but for its state and metadata, in the order of its columns."""
+
+    key: int
+    epoch: int
+    number: int
+    root: int
+    count: int
+    created_at: float
+    updated_at: float
+
+    def fixed_sum(self, name: Name) -> int:
+        """Return the sum of what an append leaves as it is."""
+        return _sum(self.key, self.epoch, self.root, self.created_at, *name)
+
+    def head_sum(self) -> int:
+        """Return the sum of what each commit changes."""
+        return _sum(self.key, self.epoch, self.number, self.count, self.updated_at)
+
+
+def head(name: Name, row: tuple[object, ...]) -> Head:
+    """Return the head in ``row``, which begins with the columns of `statements.HEAD`.
+
+    Raises:
+        CorruptSessionError: It is not what was written for the session ``name``.
+    """
+    found = Head(*row[:7])  # type: ignore[arg-type] (what the sums tell)
+    if row[7:9] != (found.fixed_sum(name), found.head_sum()):
+        raise damaged(name[1])
+    return found
+
+
+def read_head(
+    db: sqlite3.Connection, name: Name, statement: str = sql.HEAD
+) -> tuple[Head | None, tuple[Any, ...]]:
+    """Return the head of a session, and what else ``statement`` selects; ``None`` where there is surely no session.
+
+    Raises:
+        CorruptSessionError: It is damaged, or may be there and cannot be found.
+    """
+    row = db.execute(statement, name).fetchone()
+    if row is not None:
+        return head(name, row), row[9:]
+    if db.execute(sql.NAMED, (name_hash(name),)).fetchone():
+        raise damaged(name[1])
+    return None, ()
+
+
+def bodies(db: sqlite3.Connection, name: Name, found: Head, first: int, last: int) -> list[bytes]:
+    """Return the bodies of the commits ``first`` to ``last``.
+
+    Raises:
+        CorruptSessionError: One is damaged, missing, or not in its place.
+    """
+    start, seed = rowid(found.key, first), _seed(rowid(found.key, first), found.epoch)
+    rows = db.execute(sql.BODIES, (start, rowid(found.key, last))).fetchall()
+    intact = [
+        body
+        for (place, checksum, body), expected in zip(rows, range(start, start + len(rows)), strict=True)
+        # As `body_sum` has it, but for what is the same for all of them.
+        if place == expected and (adler32(body, seed) ^ place & LAST_NUMBER) - _SIGNED == checksum
+    ]
+    if len(intact) != last - first + 1:
+        raise damaged(name[1])
+    return intact
+
+
+def count_at(db: sqlite3.Connection, name: Name, found: Head, number: int) -> int:
+    """Return how many messages the session had after the commit ``number``.
+
+    Raises:
+        CorruptSessionError: Its row is damaged, missing, or not in its place.
+    """
+    place = rowid(found.key, number)
+    row = db.execute(sql.COMMIT_AT, (place,)).fetchone()
+    if row is None or row[3] != commit_sum(place, found.epoch, *row[:3]):
+        raise damaged(name[1])
+    return row[0]
+
+
+def damaged(id: str) -> CorruptSessionError:
+    """Return the error for a session that cannot be trusted."""
+    return CorruptSessionError(f"the session {id!r} is damaged; restore the file from a backup", id=id)
