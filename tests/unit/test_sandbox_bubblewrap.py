@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from littleghost.errors import CapabilityError, DependencyError, ToolError
-from littleghost.sandboxes import BubblewrapSandbox, SandboxLimits, bubblewrap
+from littleghost.sandboxes import bubblewrap
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.contract import SandboxLimits
 from littleghost.sandboxes.seccomp import DENIED, filter_for
 from littleghost.workspace import Workspace
 
@@ -318,7 +320,7 @@ def test_an_ordinary_user_has_the_same_walls(bwrap: str, tmp_path: Path) -> None
     code = f"""
 import asyncio, os
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from littleghost.sandboxes import BubblewrapSandbox
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
 async def main():
     async with BubblewrapSandbox({str(tmp_path / "root")!r}, writable=True) as sandbox:
         done = await sandbox.execute("id -un; echo x > made; true >> /proc/sys/kernel/core_pattern || echo walled", timeout=20)
@@ -353,7 +355,7 @@ asyncio.run(main())
 
 def usable(interpreter: str, paths: list[str]) -> bool:
     environment = {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [interpreter, "-c", "import littleghost.sandboxes"]
+    command = [interpreter, "-c", "import littleghost.sandboxes.bubblewrap"]
     try:
         return (
             subprocess.run(command, user=65534, check=False, env=environment, capture_output=True).returncode

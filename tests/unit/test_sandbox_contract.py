@@ -18,16 +18,11 @@ from littleghost.errors import (
     ToolError,
     UnsupportedError,
 )
-from littleghost.sandboxes import (
-    BubblewrapSandbox,
-    EffectivePolicy,
-    Execution,
-    HostSandbox,
-    Policy,
-    Sandbox,
-    SandboxLimits,
-    native_sandbox,
-)
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.contract import Execution, Sandbox, SandboxLimits
+from littleghost.sandboxes.host import HostSandbox
+from littleghost.sandboxes.native import native_sandbox
+from littleghost.sandboxes.policy import EffectivePolicy, Policy
 from littleghost.testing.sandbox_kit import check_sandbox, offered
 from littleghost.workspace import Workspace
 

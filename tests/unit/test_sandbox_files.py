@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from littleghost import descriptors
 from littleghost.errors import DeadlineExceeded, ToolError, ToolPermissionError, ToolValueError
-from littleghost.sandboxes import HostSandbox, SandboxLimits, files
+from littleghost.sandboxes import files
+from littleghost.sandboxes.contract import SandboxLimits
 from littleghost.sandboxes.files import Files, Root
+from littleghost.sandboxes.host import HostSandbox
 from littleghost.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and descriptors as on POSIX")

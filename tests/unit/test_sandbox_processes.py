@@ -20,7 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from littleghost.errors import CapabilityError, ToolError
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox, processes
+from littleghost.sandboxes import processes
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.host import HostSandbox
 from littleghost.sandboxes.processes import Launcher, Program, _Capture, _Command
 from littleghost.testing.sandbox_trial import daemon
 
@@ -69,7 +71,8 @@ def processes_of(text: str) -> list[int]:
 
 APPLICATION = """
 import asyncio, sys
-from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.host import HostSandbox
 
 async def main():
     async with globals()[sys.argv[1]](sys.argv[2], writable=True) as sandbox:
@@ -100,7 +103,8 @@ def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path)
     """Neither closed nor awaited: the program ends, promptly and without a word."""
     script = """
     import asyncio, sys
-    from littleghost.sandboxes import BubblewrapSandbox, HostSandbox
+    from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+    from littleghost.sandboxes.host import HostSandbox
 
     async def main():
         sandbox = await globals()[sys.argv[1]](sys.argv[2], writable=True).open()

@@ -124,11 +124,6 @@ class RunContext(Generic[Deps]):
             raise CapabilityError("this run has no workspace; give Runtime(workspace=…) one")
         return workspace
 
-    @property
-    def has_sandbox(self) -> bool:
-        """Whether `sandbox` is there."""
-        return self._sandbox is not None
-
     def check(self) -> None:
         """Raise `RunCancelled` or `DeadlineExceeded` where the run must stop."""
         self.cancellation.check()
