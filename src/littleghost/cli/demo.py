@@ -291,7 +291,7 @@ class Demo:
     def _wait_for(self, what: str, there: Callable[[], bool], child: subprocess.Popen[str]) -> None:
         began = time.monotonic()
         while not there():
-            if child.poll() is not None:
+            if child.poll() is not None and not there():  # asked again, for the end may be what is waited for
                 raise RuntimeError(f"the process ended before {what}: {self._finish(child)}")
             if time.monotonic() - began > PATIENCE:
                 raise RuntimeError(f"{what} did not come within {PATIENCE:.0f} s")
