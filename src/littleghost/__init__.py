@@ -74,6 +74,9 @@ if TYPE_CHECKING:
         FormatError as FormatError,
     )
     from littleghost.errors import (
+        LeaseLostError as LeaseLostError,
+    )
+    from littleghost.errors import (
         LimitExceededError as LimitExceededError,
     )
     from littleghost.errors import (
@@ -114,6 +117,9 @@ if TYPE_CHECKING:
     )
     from littleghost.errors import (
         SessionSuspendedError as SessionSuspendedError,
+    )
+    from littleghost.errors import (
+        SessionTooLargeError as SessionTooLargeError,
     )
     from littleghost.errors import (
         StoreError as StoreError,
@@ -269,10 +275,19 @@ if TYPE_CHECKING:
         Policy as Policy,
     )
     from littleghost.sessions.contract import (
+        ALL_ACTORS as ALL_ACTORS,
+    )
+    from littleghost.sessions.contract import (
         ANY as ANY,
     )
     from littleghost.sessions.contract import (
+        AllActors as AllActors,
+    )
+    from littleghost.sessions.contract import (
         Commit as Commit,
+    )
+    from littleghost.sessions.contract import (
+        Damage as Damage,
     )
     from littleghost.sessions.contract import (
         Lease as Lease,
@@ -284,10 +299,19 @@ if TYPE_CHECKING:
         SessionInfo as SessionInfo,
     )
     from littleghost.sessions.contract import (
+        SessionLimits as SessionLimits,
+    )
+    from littleghost.sessions.contract import (
         SessionStore as SessionStore,
     )
     from littleghost.sessions.contract import (
         Snapshot as Snapshot,
+    )
+    from littleghost.sessions.contract import (
+        Statistics as Statistics,
+    )
+    from littleghost.sessions.contract import (
+        Verified as Verified,
     )
     from littleghost.sessions.memory import (
         MemoryStore as MemoryStore,
@@ -359,6 +383,7 @@ _HOMES = {
         "DeadlineExceeded",
         "DependencyError",
         "FormatError",
+        "LeaseLostError",
         "LimitExceededError",
         "LittleGhostError",
         "MalformedToolCallError",
@@ -373,6 +398,7 @@ _HOMES = {
         "SessionBusyError",
         "SessionNotFoundError",
         "SessionSuspendedError",
+        "SessionTooLargeError",
         "StoreError",
         "StoreUnavailableError",
         "ToolError",
@@ -418,7 +444,21 @@ _HOMES = {
     "sandboxes.host": ("HostSandbox",),
     "sandboxes.native": ("native_sandbox",),
     "sandboxes.policy": ("EffectivePolicy", "Policy"),
-    "sessions.contract": ("ANY", "Commit", "Lease", "Page", "SessionInfo", "SessionStore", "Snapshot"),
+    "sessions.contract": (
+        "ALL_ACTORS",
+        "ANY",
+        "AllActors",
+        "Commit",
+        "Damage",
+        "Lease",
+        "Page",
+        "SessionInfo",
+        "SessionLimits",
+        "SessionStore",
+        "Snapshot",
+        "Statistics",
+        "Verified",
+    ),
     "sessions.memory": ("MemoryStore",),
     "sessions.opening": ("open_store",),
     "sessions.session": ("Session",),

@@ -11,9 +11,11 @@
     ├── StoreError (RuntimeError)               a session store did not do its work
     │   ├── ProtocolError                       what came from or went to a store is not what the contract says
     │   │   ├── ConflictError                   another writer was first; nothing was written
+    │   │   │   └── LeaseLostError              the lease that the write was made under is another's now
     │   │   ├── CorruptSessionError             stored data cannot be read; never shown as an empty history
     │   │   ├── DataError (ValueError)          a value that cannot be stored exactly; names its path
-    │   │   └── FormatError                     the data is of another or a newer format
+    │   │   ├── FormatError                     the data is of another or a newer format
+    │   │   └── SessionTooLargeError (ValueError)   the session would pass a limit of its store
     │   └── StoreUnavailableError (ConnectionError)   not reachable, busy too long, full, read-only
     ├── ModelError (RuntimeError)               a model did not answer
     │   ├── ModelUnavailableError (ConnectionError)   network, time-out, overload, server fault
@@ -53,6 +55,7 @@ __all__ = [
     "DeadlineExceeded",
     "DependencyError",
     "FormatError",
+    "LeaseLostError",
     "LimitExceededError",
     "LittleGhostError",
     "MalformedToolCallError",
@@ -67,6 +70,7 @@ __all__ = [
     "SessionBusyError",
     "SessionNotFoundError",
     "SessionSuspendedError",
+    "SessionTooLargeError",
     "StoreError",
     "StoreUnavailableError",
     "ToolError",
@@ -158,6 +162,10 @@ class ConflictError(ProtocolError):
     commit_id: str | None = None
 
 
+class LeaseLostError(ConflictError):
+    """The lease that a write was made under has ended, or is another's by now. Nothing was written."""
+
+
 class CorruptSessionError(ProtocolError):
     """Stored data cannot be read. It is never shown as an empty history."""
 
@@ -189,6 +197,20 @@ class FormatError(ProtocolError):
 
     found: int | str | None = None
     supported: int | str | None = None
+
+
+class SessionTooLargeError(ProtocolError, ValueError):
+    """The session would pass one of its store's `SessionLimits`. Nothing was written.
+
+    Attributes:
+        limit: The name of the limit, as in `SessionLimits`.
+        value: Its value.
+        actual: What the session would have had.
+    """
+
+    limit: str = ""
+    value: int | None = None
+    actual: int | None = None
 
 
 class StoreUnavailableError(StoreError, ConnectionError):

@@ -480,7 +480,7 @@ class Runtime:
         await stack.enter_async_context(store.synchronize(session.id, actor_id=session.actor_id, **options))
         if "leases" in store.capabilities:
             left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
-            await stack.enter_async_context(store.lease(session.id, actor_id=session.actor_id, timeout=left))
+            await stack.enter_async_context(session.lease(timeout=left))
         hold = _Hold(store, (session.actor_id, session.id))
         stack.callback(hold.end)
         stack.callback(_inside.reset, _inside.set((*inside, hold)))

@@ -96,10 +96,33 @@ class Store:
         return portal.call(self.store.delete, id, actor_id=actor_id)
 
     def sessions(
-        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        actor_id: str | contract.AllActors | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        **options: Any,
     ) -> contract.Page[contract.SessionInfo]:
         """Do what `SessionStore.sessions` does."""
-        return portal.call(self.store.sessions, actor_id=actor_id, limit=limit, cursor=cursor)
+        return portal.call(self.store.sessions, actor_id=actor_id, limit=limit, cursor=cursor, **options)
+
+    def statistics(
+        self, *, actor_id: str | contract.AllActors | None = contract.ALL_ACTORS
+    ) -> contract.Statistics:
+        """Do what `SessionStore.statistics` does."""
+        return portal.call(self.store.statistics, actor_id=actor_id)
+
+    def expire(self, *, expire_after: float, limit: int = 100) -> int:
+        """Do what `SessionStore.expire` does."""
+        return portal.call(self.store.expire, expire_after=expire_after, limit=limit)
+
+    def verify(self, *, limit: int = 100, cursor: str | None = None) -> contract.Verified:
+        """Do what `SessionStore.verify` does."""
+        return portal.call(self.store.verify, limit=limit, cursor=cursor)
+
+    def restore(self, id: str, **options: Any) -> contract.Commit:
+        """Do what `SessionStore.restore` does."""
+        return portal.call(self.store.restore, id, **options)
 
     def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
@@ -290,6 +313,12 @@ class Session:
         """Do what `littleghost.Session.synchronize` does."""
         with _entered(self._session.synchronize):
             yield
+
+    @contextmanager
+    def lease(self, *, timeout: float | None = None) -> Generator[contract.Lease]:
+        """Do what `littleghost.Session.lease` does."""
+        with _entered(lambda: self._session.lease(timeout=timeout)) as lease:
+            yield lease
 
 
 class RunStream:

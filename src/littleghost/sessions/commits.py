@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast, get_args
+
+import msgspec
+from msgspec import Struct
 
 from littleghost import data
-from littleghost.errors import ConflictError, CorruptSessionError, DataError
+from littleghost.errors import (
+    ConflictError,
+    CorruptSessionError,
+    DataError,
+    LeaseLostError,
+    SessionTooLargeError,
+)
 from littleghost.message import Message, unpack_messages
-from littleghost.sessions.contract import ANY, Commit, Revision, conflict
+from littleghost.sessions.contract import (
+    ALL_ACTORS,
+    ANY,
+    AllActors,
+    Commit,
+    Page,
+    Revision,
+    SessionInfo,
+    SessionLimits,
+    SessionOrder,
+    conflict,
+)
 from littleghost.sessions.records import Record
 
 __all__ = [
     "Found",
+    "Listing",
+    "Place",
+    "actor_of",
     "admit",
-    "after_cursor",
+    "check_actor",
     "check_expected",
+    "check_expiry",
     "check_limit",
-    "cursor_after",
+    "check_listing",
+    "check_room",
+    "lease_lost",
+    "scope_of",
     "unpack_bodies",
     "unpack_object",
     "window",
@@ -147,22 +175,161 @@ def check_limit(limit: Any, before: Any = None) -> None:
         _integer(before, "before")
 
 
-def cursor_after(id: str) -> str:
-    """Return the cursor of the page that begins after the session ``id``."""
-    return f">{id}"  # the sign, so that the one after the session "" is not taken for none
+class Listing(Struct, frozen=True, kw_only=True):
+    """What a list of sessions was asked for, checked.
+
+    Attributes:
+        actor_id: Whose; `ALL_ACTORS` for everybody's.
+        limit: How many at most.
+        order: ``id`` or ``updated``.
+        since: The earliest last writing, seconds since the epoch.
+        until: What the last writing must be before.
+        after: The last session of the page before.
+    """
+
+    actor_id: str | AllActors | None
+    limit: int
+    order: SessionOrder
+    since: float | None
+    until: float | None
+    after: Place | None
+
+    def page(self, found: Sequence[SessionInfo]) -> Page[SessionInfo]:
+        """Return the page, given the sessions that follow ``after``, one more than ``limit`` if there are so many."""
+        items = tuple(found[: self.limit])
+        return Page(items=items, cursor=self._cursor(items[-1]) if len(found) > self.limit else None)
+
+    def _cursor(self, last: SessionInfo) -> str:
+        moment = last.updated_at if self.order == "updated" else None
+        return _encode(Place(moment, last.actor_id, last.id)).decode()
 
 
-def after_cursor(cursor: Any) -> str | None:
-    """Return the id that a cursor names; ``None`` for none.
+class Place(Struct, frozen=True, array_like=True):
+    """Where a page ended. Lists by id are in the order of `key`, lists by time in that of the time, newest first, and then of `key`."""
+
+    updated_at: float | None
+    actor_id: str | None
+    id: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The scope and the id."""
+        return scope_of(self.actor_id), self.id
+
+
+def scope_of(actor_id: str | None) -> str:
+    """Return one text for an actor or none; nobody's comes first."""
+    return "-" if actor_id is None else f":{actor_id}"
+
+
+def actor_of(scope: str) -> str | None:
+    """Return the actor of a scope."""
+    return None if scope == "-" else scope[1:]
+
+
+def check_listing(
+    actor_id: Any, limit: Any, cursor: Any, order: Any = "id", since: Any = None, until: Any = None
+) -> Listing:
+    """Return what was asked for.
 
     Raises:
-        DataError: It is no cursor.
+        DataError: An argument makes no sense.
     """
+    check_actor(actor_id)
+    check_limit(limit)
+    if order not in get_args(SessionOrder):
+        raise DataError.at("order", f"must be one of {', '.join(get_args(SessionOrder))}")
+    return Listing(
+        actor_id=actor_id,
+        limit=limit,
+        order=order,
+        since=_seconds(since, "since"),
+        until=_seconds(until, "until"),
+        after=_after(cursor, actor_id, order),
+    )
+
+
+def check_actor(actor_id: Any) -> None:
+    """Refuse what is neither an actor, nor none, nor all of them.
+
+    Raises:
+        DataError: It is none of them.
+    """
+    if actor_id is not None and actor_id is not ALL_ACTORS:
+        data.check_text(actor_id, "actor_id")
+
+
+def check_expiry(expire_after: Any, limit: Any) -> None:
+    """Refuse what would expire everything by mistake.
+
+    Raises:
+        DataError: ``expire_after`` is no positive number of seconds, or ``limit`` no number of sessions.
+    """
+    check_limit(limit)
+    seconds = _seconds(expire_after, "expire_after")
+    if seconds is None or seconds <= 0:
+        raise DataError.at("expire_after", "must be more than 0 seconds")
+
+
+def check_room(limits: SessionLimits, *, messages: int, size: int, before: tuple[int, int]) -> None:
+    """Refuse a commit that would leave a session too large, unless it is no larger than it was.
+
+    Args:
+        limits: The store's.
+        messages: How many messages there would be.
+        size: How many bytes there would be.
+        before: How many messages and bytes there are.
+
+    Raises:
+        SessionTooLargeError: It would be too large.
+    """
+    for name, limit, now, then in (
+        ("messages", limits.messages, messages, before[0]),
+        ("size", limits.size, size, before[1]),
+    ):
+        if limit is not None and now > max(limit, then):
+            unit = "bytes" if name == "size" else "messages"
+            raise SessionTooLargeError(
+                f"the session would have {now:,} {unit}, and its store allows {limit:,}; replace old messages by a summary, or "
+                "begin another session",
+                limit=name,
+                value=limit,
+                actual=now,
+            )
+
+
+def lease_lost(id: str) -> LeaseLostError:
+    """Return the error for a write under a lease that is over."""
+    return LeaseLostError(
+        f"the lease of session {id!r} has ended or is another's by now; take it again, and load before writing",
+        id=id,
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_place = msgspec.json.Decoder(Place).decode
+
+
+def _after(cursor: Any, actor_id: str | AllActors | None, order: str) -> Place | None:
     if cursor is None:
         return None
-    if not data.check_text(cursor, "cursor").startswith(">"):
-        raise DataError.at("cursor", "must be the cursor of a page")
-    return cursor[1:]
+    try:
+        place = _decode_place(data.check_text(cursor, "cursor"))
+    except msgspec.MsgspecError:
+        raise DataError.at("cursor", "must be the cursor of a page") from None
+    if (place.updated_at is not None) != (order == "updated") or actor_id not in (ALL_ACTORS, place.actor_id):
+        raise DataError.at(
+            "cursor", "is that of another list; pass the same arguments as for the page before"
+        )
+    return place
+
+
+def _seconds(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        raise DataError.at(name, f"expected seconds, got {data.kind(value)}")
+    return float(value)
 
 
 def _integer(value: Any, name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
@@ -29,7 +29,22 @@ from littleghost.errors import (
 from littleghost.locks import KeyedLocks
 from littleghost.message import Message, pack_messages
 
-__all__ = ["ANY", "Commit", "Lease", "Page", "SessionInfo", "SessionStore", "Snapshot"]
+__all__ = [
+    "ALL_ACTORS",
+    "ANY",
+    "AllActors",
+    "Commit",
+    "Damage",
+    "Lease",
+    "Page",
+    "SessionInfo",
+    "SessionLimits",
+    "SessionOrder",
+    "SessionStore",
+    "Snapshot",
+    "Statistics",
+    "Verified",
+]
 
 Item = TypeVar("Item")
 
@@ -45,6 +60,22 @@ class Revision(Enum):
 
 ANY: Final = Revision.ANY
 """As ``expected_revision``: do not check."""
+
+
+class AllActors(Enum):
+    """An actor that is no actor."""
+
+    ALL_ACTORS = "all actors"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+ALL_ACTORS: Final = AllActors.ALL_ACTORS
+"""As ``actor_id`` where a store is looked through: of every actor. For those who operate a store, never for a user of it."""
+
+SessionOrder = Literal["id", "updated"]
+"""Of a list of sessions: by actor and id, or those that were written last first."""
 
 COMMIT_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -122,6 +153,7 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
         revision: Its revision.
         created_at: When it was first written, seconds since the epoch.
         updated_at: When it was last written, seconds since the epoch.
+        size: How many bytes its messages, state and metadata have, as JSON.
     """
 
     id: str
@@ -130,6 +162,67 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
     revision: str | None = None
     created_at: float | None = None
     updated_at: float | None = None
+    size: int | None = None
+
+
+class SessionLimits(Struct, frozen=True, kw_only=True):
+    """How large each session of a store may become; ``None`` sets no limit.
+
+    A commit that would pass one is refused, but for one that leaves the session no larger than it was.
+
+    Attributes:
+        messages: How many messages.
+        size: How many bytes, as `SessionInfo.size` counts them.
+    """
+
+    messages: int | None = None
+    size: int | None = None
+
+
+class Statistics(Struct, frozen=True, kw_only=True):
+    """What a store holds, in figures.
+
+    Attributes:
+        sessions: How many sessions.
+        messages: How many messages they have together.
+        size: How many bytes they have together, as `SessionInfo.size` counts them.
+        oldest_at: When the one that was not written for longest was written, seconds since the epoch; ``None`` where there is none.
+        newest_at: When the last one was written.
+    """
+
+    sessions: int
+    messages: int
+    size: int
+    oldest_at: float | None = None
+    newest_at: float | None = None
+
+
+class Damage(Struct, frozen=True, kw_only=True):
+    """Something that cannot be read, or does not fit together.
+
+    Attributes:
+        id: The session's id; ``None`` where that is not known either.
+        actor_id: Whose it is.
+        problem: What is wrong, and what to do.
+    """
+
+    id: str | None
+    actor_id: str | None
+    problem: str
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """What one step of `SessionStore.verify` found.
+
+    Attributes:
+        checked: How many sessions were looked at.
+        damaged: What is wrong.
+        cursor: What to pass to take the next step; ``None`` at the end.
+    """
+
+    checked: int
+    damaged: tuple[Damage, ...] = ()
+    cursor: str | None = None
 
 
 class Page(Struct, Generic[Item], frozen=True, kw_only=True):
@@ -165,10 +258,18 @@ class SessionStore(ABC):
     ``commit_ids``       ``commit_id`` is kept, and a repeated commit gets the first answer
     ``anonymous_actor``  ``actor_id=None`` is a namespace of its own
     ``delete``           `delete`
-    ``sessions``         `sessions`
+    ``sessions``         `sessions` of one actor, by id
+    ``sessions_by_time`` `sessions` also takes ``order``, ``since`` and ``until``
+    ``all_actors``       `sessions` also takes `ALL_ACTORS`
     ``tail``             `tail`
     ``fork``             `fork`
     ``leases``           `lease`
+    ``fencing``          `append` and `replace` also take ``lease``, and refuse a write under one that was lost
+    ``limits``           `limits` are kept
+    ``expire``           `expire`
+    ``statistics``       `statistics`
+    ``verify``           `verify`
+    ``restore``          `restore` keeps the times
     ==================== =============================================================================================
 
     The key of a session is the pair ``(actor_id, id)``; the same id under another actor is another session. Identity comes from the caller,
@@ -181,6 +282,9 @@ class SessionStore(ABC):
 
     granularity: Literal["call", "batch"] = "call"
     """How finely a run commits the results of tools: each as its tool ends, or those of one assistant message together."""
+
+    limits: SessionLimits = SessionLimits()
+    """How large a session may become; set it on the store."""
 
     @abstractmethod
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
@@ -265,15 +369,15 @@ class SessionStore(ABC):
         Raises:
             SessionBusyError: Others held it for ``timeout`` seconds.
         """
-        return self._hold((actor_id, id), timeout)
+        return self._hold((actor_id, id), id, timeout)
 
     @asynccontextmanager
-    async def _hold(self, key: tuple[str | None, str], timeout: float | None) -> AsyncGenerator[None]:
+    async def _hold(self, key: Hashable, id: str, timeout: float | None) -> AsyncGenerator[None]:
         held = self._locks().hold(key, timeout)
         try:
             await held.__aenter__()
         except TimeoutError as error:
-            raise busy(key[1], timeout) from error
+            raise busy(id, timeout) from error
         try:
             yield
         finally:
@@ -299,10 +403,88 @@ class SessionStore(ABC):
         raise self._cannot("delete")
 
     async def sessions(
-        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        actor_id: str | AllActors | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        order: SessionOrder = "id",
+        since: float | None = None,
+        until: float | None = None,
     ) -> Page[SessionInfo]:
-        """Return a page of the sessions of ``actor_id``, in a stable order."""
+        """Return a page of the sessions of ``actor_id``.
+
+        By id, a session that is there all the while is on exactly one page. By time, one that is written between two pages moves to
+        the beginning, and is not seen again.
+
+        Args:
+            actor_id: Whose; `ALL_ACTORS` for those of everybody.
+            limit: How many at most.
+            cursor: The one of the page before, with the other arguments as they were.
+            order: ``id``, or ``updated``: what was written last comes first.
+            since: Only what was last written then or later, seconds since the epoch.
+            until: Only what was last written before.
+        """
         raise self._cannot("sessions")
+
+    async def statistics(self, *, actor_id: str | AllActors | None = ALL_ACTORS) -> Statistics:
+        """Return how much the store holds, of everybody or of one actor."""
+        raise self._cannot("statistics")
+
+    async def expire(self, *, expire_after: float, limit: int = 100) -> int:
+        """Delete sessions of any actor that were last written more than ``expire_after`` seconds ago; return how many.
+
+        One that is written meanwhile stays. See `expire_sessions` for all of them.
+
+        Args:
+            expire_after: Seconds, by the clock of the medium where it has one.
+            limit: How many at most, the oldest first; fewer than that are deleted only where no more are left.
+        """
+        raise self._cannot("expire")
+
+    async def verify(self, *, limit: int = 100, cursor: str | None = None) -> Verified:
+        """Read up to ``limit`` sessions of any actor whole, and tell what is damaged; it ends no other work and repairs nothing.
+
+        See `verify_sessions` for the whole store.
+
+        Raises:
+            StoreUnavailableError: The store cannot be reached.
+        """
+        if not self.capabilities >= {"sessions", "all_actors"}:
+            raise self._cannot("verify")
+        page = await self.sessions(actor_id=ALL_ACTORS, limit=limit, cursor=cursor)
+        damaged: list[Damage] = []
+        for info in page.items:
+            try:
+                await self._snapshot(info.id, info.actor_id)
+            except ProtocolError as error:
+                damaged.append(Damage(id=info.id, actor_id=info.actor_id, problem=str(error)))
+        return Verified(
+            checked=len(page.items), damaged=tuple(damaged), cursor=cast("str | None", page.cursor)
+        )
+
+    async def restore(
+        self,
+        id: str,
+        *,
+        messages: Sequence[Message],
+        state: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        created_at: float | None = None,
+        updated_at: float | None = None,
+        actor_id: str | None = None,
+    ) -> Commit:
+        """Put a session back as it was elsewhere, where there is none. A store without ``restore`` forgets its times.
+
+        Raises:
+            ConflictError: There is a session ``id`` already.
+            UnsupportedError: The store has no revisions, and so cannot make sure of that.
+        """
+        if "revisions" not in self.capabilities:
+            raise self._cannot("restore")
+        return await self.replace(
+            id, messages=messages, state=state, metadata=metadata, actor_id=actor_id, expected_revision=None
+        )
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None

@@ -6,23 +6,40 @@ import secrets
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from operator import itemgetter
 
 from littleghost.message import Message
 from littleghost.sessions.commits import (
     Found,
     admit,
-    after_cursor,
-    check_expected,
+    check_actor,
+    check_expiry,
     check_limit,
-    cursor_after,
+    check_listing,
+    check_room,
+    lease_lost,
+    scope_of,
     unpack_bodies,
     unpack_object,
     window,
 )
-from littleghost.sessions.contract import ANY, Commit, Page, Revision, SessionInfo, SessionStore, Snapshot
-from littleghost.sessions.records import Record, check_key, record
+from littleghost.sessions.contract import (
+    ALL_ACTORS,
+    AllActors,
+    Commit,
+    Lease,
+    Page,
+    Revision,
+    SessionInfo,
+    SessionLimits,
+    SessionOrder,
+    Snapshot,
+    Statistics,
+)
+from littleghost.sessions.recording import RecordStore
+from littleghost.sessions.records import Record, check_key
 
 __all__ = ["MemoryStore"]
 
@@ -45,22 +62,54 @@ class _Kept:
     def head(self) -> Commit:
         return Commit(revision=f"{self.epoch:016x}-{self.number}", count=self.ends[-1] if self.ends else 0)
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.bodies)) + len(self.state) + len(self.metadata)
+
+    def info(self, actor_id: str | None, id: str) -> SessionInfo:
+        head = self.head
+        return SessionInfo(
+            id=id,
+            actor_id=actor_id,
+            count=head.count,
+            revision=head.revision,
+            created_at=self.created,
+            updated_at=self.updated,
+            size=self.size,
+        )
+
+    def check_room(self, limits: SessionLimits, commit: Record) -> None:
+        head, added = self.head, sum(len(body) for body, count in commit.parts() if count)
+        grows = commit.kind == "append"
+        check_room(
+            limits,
+            messages=commit.count + (head.count if grows else 0),
+            size=added
+            + len(commit.state)
+            + len(commit.metadata)
+            + (sum(map(len, self.bodies)) if grows else 0),
+            before=(head.count, self.size),
+        )
+
     def write(self, commit: Record) -> Commit:
         if commit.kind == "replace":
             self.bodies, self.ends = [], []
-        if commit.count:
-            self.ends.append(self.head.count + commit.count)
-            self.bodies.append(commit.body)
+        for body, count in commit.parts():
+            if count:
+                self.ends.append(self.head.count + count)
+                self.bodies.append(body)
         self.state, self.metadata = commit.state, commit.metadata
         self.number += 1
-        self.updated = time.time()
+        self.updated = time.time() if commit.updated_at is None else commit.updated_at
+        if self.number == 1:
+            self.created = self.updated if commit.created_at is None else commit.created_at
         answer = self.head
         if commit.commit_id is not None:
             self.commits[commit.commit_id] = (commit.digest(), answer)
         return answer
 
 
-class MemoryStore(SessionStore):
+class MemoryStore(RecordStore):
     """Keeps sessions in this process's memory, for tests and for conversations that need not outlive it.
 
     Behaves like a store on disk, revisions, commit ids and copies included. Survives nothing: not the process, and not the
@@ -68,12 +117,30 @@ class MemoryStore(SessionStore):
     """
 
     capabilities = frozenset(
-        {"anonymous_actor", "commit_ids", "delete", "fork", "revisions", "sessions", "tail"}
+        {
+            "all_actors",
+            "anonymous_actor",
+            "commit_ids",
+            "delete",
+            "expire",
+            "fencing",
+            "fork",
+            "leases",
+            "limits",
+            "restore",
+            "revisions",
+            "sessions",
+            "sessions_by_time",
+            "statistics",
+            "tail",
+            "verify",
+        }
     )
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._kept: dict[tuple[str | None, str], _Kept] = {}
+        self._leases: dict[tuple[str | None, str], Lease] = {}
 
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
         key = check_key(id, actor_id)
@@ -90,49 +157,17 @@ class MemoryStore(SessionStore):
             count=head.count,
         )
 
-    async def append(
-        self,
-        id: str,
-        *,
-        messages: Sequence[Message],
-        state: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        expected_count: int,
-        actor_id: str | None = None,
-        expected_revision: str | Revision | None = ANY,
-        commit_id: str | None = None,
-    ) -> Commit:
-        key = check_key(id, actor_id)
-        check_expected(expected_revision, expected_count)
-        return self._write(
-            key, record("append", messages, state, metadata, commit_id), expected_count, expected_revision
-        )
-
-    async def replace(
-        self,
-        id: str,
-        *,
-        messages: Sequence[Message],
-        state: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        actor_id: str | None = None,
-        expected_revision: str | Revision | None = ANY,
-        commit_id: str | None = None,
-    ) -> Commit:
-        key = check_key(id, actor_id)
-        check_expected(expected_revision)
-        return self._write(
-            key, record("replace", messages, state, metadata, commit_id), None, expected_revision
-        )
-
-    def _write(
+    async def _write(
         self,
         key: tuple[str | None, str],
         commit: Record,
         expected_count: int | None,
         expected_revision: str | Revision | None,
+        lease: Lease | None,
     ) -> Commit:
         with self._guard:
+            if lease is not None and self._leases.get(key) != lease:
+                raise lease_lost(key[1])
             kept = self._kept.get(key)
             answer = admit(
                 commit,
@@ -142,7 +177,9 @@ class MemoryStore(SessionStore):
                 find=kept.commits.get if kept else _nothing,
             )
             if answer is None:
-                answer = self._kept.setdefault(key, kept or _Kept()).write(commit)
+                kept = kept or _Kept()
+                kept.check_room(self.limits, commit)
+                answer = self._kept.setdefault(key, kept).write(commit)
             return answer
 
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
@@ -151,28 +188,71 @@ class MemoryStore(SessionStore):
             return self._kept.pop(key, None) is not None
 
     async def sessions(
-        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        actor_id: str | AllActors | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        order: SessionOrder = "id",
+        since: float | None = None,
+        until: float | None = None,
     ) -> Page[SessionInfo]:
-        check_limit(limit)
-        after = after_cursor(cursor)
-        check_key("", actor_id)
+        asked = check_listing(actor_id, limit, cursor, order, since, until)
         with self._guard:
-            mine = sorted(
-                id for actor, id in self._kept if actor == actor_id and (after is None or id > after)
+            found = [
+                kept.info(*key)
+                for key, kept in self._of(actor_id)
+                if (asked.since is None or kept.updated >= asked.since)
+                and (asked.until is None or kept.updated < asked.until)
+            ]
+        ranked = sorted((_rank(order, info.updated_at, info.actor_id, info.id), info) for info in found)
+        if asked.after is not None:
+            after = _rank(order, asked.after.updated_at, asked.after.actor_id, asked.after.id)
+            ranked = ranked[bisect_right(ranked, after, key=itemgetter(0)) :]
+        return asked.page([info for _, info in ranked])
+
+    async def statistics(self, *, actor_id: str | AllActors | None = ALL_ACTORS) -> Statistics:
+        check_actor(actor_id)
+        with self._guard:
+            found = [kept for _, kept in self._of(actor_id)]
+            times = [kept.updated for kept in found]
+            return Statistics(
+                sessions=len(found),
+                messages=sum(kept.head.count for kept in found),
+                size=sum(kept.size for kept in found),
+                oldest_at=min(times, default=None),
+                newest_at=max(times, default=None),
             )
-            chosen = [(id, self._kept[actor_id, id]) for id in mine[:limit]]
-            items = tuple(
-                SessionInfo(
-                    id=id,
-                    actor_id=actor_id,
-                    count=kept.head.count,
-                    revision=kept.head.revision,
-                    created_at=kept.created,
-                    updated_at=kept.updated,
-                )
-                for id, kept in chosen
-            )
-        return Page(items=items, cursor=cursor_after(items[-1].id) if len(mine) > limit else None)
+
+    async def expire(self, *, expire_after: float, limit: int = 100) -> int:
+        check_expiry(expire_after, limit)
+        with self._guard:
+            before = time.time() - expire_after
+            old = sorted(
+                (kept.updated, scope_of(key[0]), key)
+                for key, kept in self._kept.items()
+                if kept.updated < before
+            )[:limit]
+            for *_, key in old:
+                del self._kept[key]
+        return len(old)
+
+    def _of(self, actor_id: str | AllActors | None) -> list[tuple[tuple[str | None, str], _Kept]]:
+        return [(key, kept) for key, kept in self._kept.items() if actor_id in (ALL_ACTORS, key[0])]
+
+    def lease(
+        self, id: str, *, actor_id: str | None = None, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Lease]:
+        return self._lease(check_key(id, actor_id), timeout)
+
+    @asynccontextmanager
+    async def _lease(self, key: tuple[str | None, str], timeout: float | None) -> AsyncGenerator[Lease]:
+        async with self._hold(("lease", key), key[1], timeout):
+            lease = self._leases[key] = Lease(token=secrets.token_hex(16))
+            try:
+                yield lease
+            finally:
+                self._leases.pop(key, None)
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
@@ -190,6 +270,11 @@ class MemoryStore(SessionStore):
             count = kept.ends[last] - skipped
         messages = unpack_bodies(bodies, count)
         return Page(items=messages[start - skipped : end - skipped], cursor=start or None)
+
+
+def _rank(order: str, updated_at: float | None, actor_id: str | None, id: str) -> tuple[float, str, str]:
+    """Return what lists are sorted by. See `Place`."""
+    return (-(updated_at or 0.0) if order == "updated" else 0.0, scope_of(actor_id), id)
 
 
 def _nothing(_: str) -> Found | None:

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import Enum
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
@@ -18,7 +18,7 @@ from littleghost import data, telemetry, transcript
 from littleghost.content import Text
 from littleghost.errors import ConfigurationError, ConflictError, DataError, ProtocolError, UnsupportedError
 from littleghost.message import Message, message_from, pack_messages
-from littleghost.sessions.contract import COMMIT_ID, Commit, SessionStore, Snapshot
+from littleghost.sessions.contract import COMMIT_ID, Commit, Lease, SessionStore, Snapshot
 
 __all__ = ["Session"]
 
@@ -142,6 +142,7 @@ class Session:
         self._changes = 0  # how often what is known has changed
         self._uncertain: _Draft | None = None  # a write whose answer was lost
         self._lock = asyncio.Lock()
+        self._lease: Lease | None = None
 
     def __repr__(self) -> str:
         return f"Session(id={self.id!r}, actor_id={self.actor_id!r}, store={type(self.store).__name__})"
@@ -319,6 +320,27 @@ class Session:
         """Return a context manager that one holder of this session has at a time, in this store instance."""
         return self.store.synchronize(self.id, actor_id=self.actor_id)
 
+    @asynccontextmanager
+    async def lease(self, *, timeout: float | None = None) -> AsyncGenerator[Lease]:
+        """Hold the session across processes, where the store has leases; every write of this object inside is made under the lease.
+
+        Where the lease was lost meanwhile, because this process or its network stood still for too long and another one took it over, a
+        write is a `LeaseLostError` and changes nothing, even if nobody else has written yet.
+
+        Args:
+            timeout: Seconds to wait; ``0`` does not wait, ``None`` waits for ever.
+
+        Raises:
+            SessionBusyError: Others held it for ``timeout`` seconds.
+            UnsupportedError: The store has no leases.
+        """
+        async with self.store.lease(self.id, actor_id=self.actor_id, timeout=timeout) as lease:
+            self._lease = lease
+            try:
+                yield lease
+            finally:
+                self._lease = None
+
     async def project_conversation(self, messages: Messages, *, metadata: State = UNSET) -> None:
         """Publish a clean view of the conversation, where the store has one; the transcript stays as it is.
 
@@ -484,6 +506,8 @@ class Session:
             options["expected_revision"] = known.revision if known.exists else None
         if "commit_ids" in self.store.capabilities:
             options["commit_id"] = draft.commit_id
+        if self._lease is not None and "fencing" in self.store.capabilities:
+            options["lease"] = self._lease
         if draft.named and known.exists and "revisions" in self.store.capabilities:
             first = await self._first_answer(draft, parent, options)
             if first is not None:

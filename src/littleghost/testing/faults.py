@@ -12,7 +12,17 @@ import msgspec
 
 from littleghost.errors import StoreUnavailableError
 from littleghost.message import Message
-from littleghost.sessions.contract import Commit, Lease, Page, SessionInfo, SessionStore, Snapshot
+from littleghost.sessions.contract import (
+    Commit,
+    Lease,
+    Page,
+    SessionInfo,
+    SessionLimits,
+    SessionStore,
+    Snapshot,
+    Statistics,
+    Verified,
+)
 
 __all__ = ["Fault", "FaultyStore"]
 
@@ -62,6 +72,15 @@ class FaultyStore(SessionStore):
         self.granularity = inner.granularity
         self._faults: list[Fault] = []
         self._counts: Counter[str] = Counter()
+
+    @property
+    def limits(self) -> SessionLimits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of the inner store, which keeps them."""
+        return self.inner.limits
+
+    @limits.setter
+    def limits(self, limits: SessionLimits) -> None:
+        self.inner.limits = limits
 
     def fail(
         self,
@@ -143,12 +162,20 @@ class FaultyStore(SessionStore):
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
         return await self._call("delete", lambda: self.inner.delete(id, actor_id=actor_id))
 
-    async def sessions(
-        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
-    ) -> Page[SessionInfo]:
-        return await self._call(
-            "sessions", lambda: self.inner.sessions(actor_id=actor_id, limit=limit, cursor=cursor)
-        )
+    async def sessions(self, **options: Any) -> Page[SessionInfo]:
+        return await self._call("sessions", lambda: self.inner.sessions(**options))
+
+    async def statistics(self, **options: Any) -> Statistics:
+        return await self._call("statistics", lambda: self.inner.statistics(**options))
+
+    async def expire(self, **options: Any) -> int:
+        return await self._call("expire", lambda: self.inner.expire(**options))
+
+    async def verify(self, **options: Any) -> Verified:
+        return await self._call("verify", lambda: self.inner.verify(**options))
+
+    async def restore(self, id: str, **options: Any) -> Commit:
+        return await self._call("restore", lambda: self.inner.restore(id, **options))
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None

@@ -9,10 +9,10 @@ import secrets
 import sqlite3
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Self, TypeVar, get_args
+from typing import Self, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -22,26 +22,26 @@ from littleghost.sessions import leases
 from littleghost.sessions.commits import (
     Found,
     admit,
-    after_cursor,
-    check_expected,
     check_limit,
-    cursor_after,
+    check_listing,
+    scope_of,
     unpack_bodies,
     unpack_object,
     window,
 )
 from littleghost.sessions.contract import (
-    ANY,
+    AllActors,
     Commit,
     Lease,
     Page,
     Revision,
     SessionInfo,
-    SessionStore,
+    SessionOrder,
     Snapshot,
     busy,
 )
-from littleghost.sessions.records import Record, check_key, record
+from littleghost.sessions.recording import RecordStore
+from littleghost.sessions.records import Record, check_key
 from littleghost.sessions.sqlite import rows
 from littleghost.sessions.sqlite import statements as sql
 from littleghost.sessions.sqlite.database import DatabaseFile, Durability, store_error
@@ -56,7 +56,7 @@ DECODE_IN_THREAD = 1_000_000
 """From this many bytes on a session is decoded in the reader's thread and not on the event loop."""
 
 
-class SQLiteStore(SessionStore):
+class SQLiteStore(RecordStore):
     """Keeps sessions in a SQLite file, safe for many processes of one machine.
 
     Commits that wait at the same moment share one transaction and one fsync. Reading does not wait for writing. No call blocks the
@@ -126,48 +126,16 @@ class SQLiteStore(SessionStore):
             return stored
         return stored.snapshot()
 
-    async def append(
-        self,
-        id: str,
-        *,
-        messages: Sequence[Message],
-        state: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        expected_count: int,
-        actor_id: str | None = None,
-        expected_revision: str | Revision | None = ANY,
-        commit_id: str | None = None,
-    ) -> Commit:
-        key = check_key(id, actor_id)
-        check_expected(expected_revision, expected_count)
-        commit = record("append", messages, state, metadata, commit_id)
-        return await self._commit(key, commit, expected_count, expected_revision)
-
-    async def replace(
-        self,
-        id: str,
-        *,
-        messages: Sequence[Message],
-        state: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-        actor_id: str | None = None,
-        expected_revision: str | Revision | None = ANY,
-        commit_id: str | None = None,
-    ) -> Commit:
-        key = check_key(id, actor_id)
-        check_expected(expected_revision)
-        commit = record("replace", messages, state, metadata, commit_id)
-        return await self._commit(key, commit, None, expected_revision)
-
-    async def _commit(
+    async def _write(
         self,
         key: tuple[str | None, str],
         commit: Record,
         expected_count: int | None,
         expected_revision: str | Revision | None,
+        lease: Lease | None,
     ) -> Commit:
         digest = None if commit.commit_id is None else commit.digest()
-        return await self._write(
+        return await self._change(
             partial(
                 _commit,
                 name=_scoped(key),
@@ -179,28 +147,36 @@ class SQLiteStore(SessionStore):
         )
 
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
-        return await self._write(partial(_delete, name=_scoped(check_key(id, actor_id))))
+        return await self._change(partial(_delete, name=_scoped(check_key(id, actor_id))))
 
     async def sessions(
-        self, *, actor_id: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        actor_id: str | AllActors | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        order: SessionOrder = "id",
+        since: float | None = None,
+        until: float | None = None,
     ) -> Page[SessionInfo]:
-        check_limit(limit)
-        after = after_cursor(cursor)
-        scope = _scope(check_key("", actor_id)[0])
-        limit = min(limit, LAST_NUMBER)
-        found = await self._read(partial(_sessions, scope=scope, after=after, limit=limit + 1))
-        items = tuple(
-            SessionInfo(
-                id=id,
-                actor_id=actor_id,
-                count=head.count,
-                revision=_revision(head.key, head.epoch, head.number),
-                created_at=head.created_at,
-                updated_at=head.updated_at,
-            )
-            for id, head in found[:limit]
+        asked = check_listing(actor_id, limit, cursor, order, since, until)
+        if isinstance(actor_id, AllActors) or order != "id" or since is not None or until is not None:
+            raise self._cannot("sessions by time or of all actors")
+        after = None if asked.after is None else asked.after.id
+        found = await self._read(partial(_sessions, scope=scope_of(actor_id), after=after, limit=limit + 1))
+        return asked.page(
+            [
+                SessionInfo(
+                    id=id,
+                    actor_id=actor_id,
+                    count=head.count,
+                    revision=_revision(head.key, head.epoch, head.number),
+                    created_at=head.created_at,
+                    updated_at=head.updated_at,
+                )
+                for id, head in found
+            ]
         )
-        return Page(items=items, cursor=cursor_after(items[-1].id) if len(found) > limit else None)
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
@@ -241,7 +217,7 @@ class SQLiteStore(SessionStore):
             self._reader if abandoned is None or abandoned.finished else self._writer, work
         )
 
-    async def _write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    async def _change(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
         return await self._run(self._writer, work)
 
     async def _run(self, worker: Worker, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
@@ -274,12 +250,8 @@ class _Stored(Struct, frozen=True):
         )
 
 
-def _scope(actor_id: str | None) -> str:
-    return "-" if actor_id is None else f":{actor_id}"
-
-
 def _scoped(key: tuple[str | None, str]) -> Name:
-    return _scope(key[0]), key[1]
+    return scope_of(key[0]), key[1]
 
 
 def _revision(session: int, epoch: int, number: int) -> str:
