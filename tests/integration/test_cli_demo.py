@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from littleghost import BubblewrapSandbox
+from littleghost.cli import demo as story
 from littleghost.portal import portal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -236,3 +237,13 @@ def test_it_cleans_up_when_it_is_interrupted(
     assert (child.returncode, err) == (status, ""), out
     assert left_in(tmp_path / "temporary") == []
     assert processes_with(str(tmp_path / "temporary")) == []
+
+
+def test_a_process_whose_end_is_waited_for_may_end_between_two_looks():
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, text=True)
+    child.wait()
+    answers = iter([False, True])
+    story.Demo._wait_for(object.__new__(story.Demo), "its end", lambda: next(answers), child)
+    with pytest.raises(RuntimeError, match="ended before its end"):
+        story.Demo._wait_for(object.__new__(story.Demo), "its end", lambda: False, child)
+    child.communicate()

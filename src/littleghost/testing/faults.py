@@ -74,12 +74,12 @@ class FaultyStore(SessionStore):
         self._counts: Counter[str] = Counter()
 
     @property
-    def limits(self) -> SessionLimits:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def limits(self) -> SessionLimits:
         """Those of the inner store, which keeps them."""
         return self.inner.limits
 
     @limits.setter
-    def limits(self, limits: SessionLimits) -> None:
+    def limits(self, limits: SessionLimits) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.inner.limits = limits
 
     def fail(
