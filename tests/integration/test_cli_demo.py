@@ -241,9 +241,17 @@ def test_it_cleans_up_when_it_is_interrupted(
 
 def test_a_process_whose_end_is_waited_for_may_end_between_two_looks():
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, text=True)
-    child.wait()
-    answers = iter([False, True])
-    story.Demo._wait_for(object.__new__(story.Demo), "its end", lambda: next(answers), child)
+    looks = 0
+
+    def there() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            return True
+        child.wait()  # just after the first look
+        return False
+
+    story.Demo._wait_for(object.__new__(story.Demo), "its end", there, child)
     with pytest.raises(RuntimeError, match="ended before its end"):
         story.Demo._wait_for(object.__new__(story.Demo), "its end", lambda: False, child)
     child.communicate()

@@ -290,8 +290,11 @@ class Demo:
 
     def _wait_for(self, what: str, there: Callable[[], bool], child: subprocess.Popen[str]) -> None:
         began = time.monotonic()
-        while not there():
-            if child.poll() is not None and not there():  # asked again, for the end may be what is waited for
+        while True:
+            ended = child.poll() is not None  # looked at first, for the end may be what is waited for
+            if there():
+                return
+            if ended:
                 raise RuntimeError(f"the process ended before {what}: {self._finish(child)}")
             if time.monotonic() - began > PATIENCE:
                 raise RuntimeError(f"{what} did not come within {PATIENCE:.0f} s")
