@@ -240,7 +240,7 @@ def test_it_cleans_up_when_it_is_interrupted(
 
 
 def test_a_process_whose_end_is_waited_for_may_end_between_two_looks():
-    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", "print({})"], stdout=subprocess.PIPE, text=True)
     looks = 0
 
     def there() -> bool:
@@ -254,4 +254,3 @@ def test_a_process_whose_end_is_waited_for_may_end_between_two_looks():
     story.Demo._wait_for(object.__new__(story.Demo), "its end", there, child)
     with pytest.raises(RuntimeError, match="ended before its end"):
         story.Demo._wait_for(object.__new__(story.Demo), "its end", lambda: False, child)
-    child.communicate()
