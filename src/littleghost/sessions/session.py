@@ -16,7 +16,14 @@ from msgspec import Struct
 
 from littleghost import data, telemetry, transcript
 from littleghost.content import Text
-from littleghost.errors import ConfigurationError, ConflictError, DataError, ProtocolError, UnsupportedError
+from littleghost.errors import (
+    ConfigurationError,
+    ConflictError,
+    DataError,
+    LeaseLostError,
+    ProtocolError,
+    UnsupportedError,
+)
 from littleghost.message import Message, message_from, pack_messages
 from littleghost.sessions.contract import COMMIT_ID, Commit, Lease, SessionStore, Snapshot
 
@@ -281,6 +288,7 @@ class Session:
 
         Raises:
             ConflictError: Others were first every time.
+            LeaseLostError: It was to be made under a lease, see `lease`, that has been lost.
         """
         if attempts < 1:
             raise ConfigurationError("attempts must be at least 1")
@@ -290,6 +298,8 @@ class Session:
                 return await self._change(change)
             except _Stale:
                 continue
+            except LeaseLostError:
+                raise  # nothing that is read anew would change that
             except ConflictError:
                 if attempt >= attempts:
                     raise
