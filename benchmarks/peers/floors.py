@@ -10,7 +10,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import asyncpg
@@ -42,7 +41,9 @@ class Direct(Subject):
         self.db = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
         self.db.execute("PRAGMA journal_mode = WAL")
         self.db.execute("PRAGMA synchronous = FULL")
-        self.db.execute("CREATE TABLE heads (id INTEGER PRIMARY KEY, name TEXT UNIQUE, count INTEGER, state BLOB)")
+        self.db.execute(
+            "CREATE TABLE heads (id INTEGER PRIMARY KEY, name TEXT UNIQUE, count INTEGER, state BLOB)"
+        )
         self.db.execute("CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB)")
         self.turns: Counter[str] = Counter()
         self.numbers: dict[str, int] = {}
@@ -67,7 +68,9 @@ class Direct(Subject):
         if before == 0:
             run("INSERT INTO heads VALUES (?, ?, ?, ?)", (number, session, 2 * turns, state))
         else:
-            run("UPDATE heads SET count = ?, state = ? WHERE id = ?", (2 * self.turns[session], state, number))
+            run(
+                "UPDATE heads SET count = ?, state = ? WHERE id = ?", (2 * self.turns[session], state, number)
+            )
         for step in range(before, self.turns[session]):
             run("INSERT INTO bodies VALUES (?, ?)", (number << 32 | step, turn()))
 
@@ -78,6 +81,9 @@ class Direct(Subject):
         self.write(session)
 
     async def load(self, session: str) -> Sequence[Message]:
+        return self.read(session)
+
+    def read(self, session: str) -> Sequence[Message]:
         assert self.db is not None
         found = self.db.execute(
             "SELECT body FROM bodies WHERE id >= (SELECT id << 32 FROM heads WHERE name = :name)"
@@ -103,8 +109,7 @@ class Threaded(Direct):
         await asyncio.get_running_loop().run_in_executor(self.executor, self.write, session)
 
     async def load(self, session: str) -> Sequence[Message]:
-        work = partial(asyncio.run, super().load(session))
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, self.read, session)
 
 
 class Grouped(Direct):
@@ -137,9 +142,7 @@ class OneStatement(Subject):
         async def no_reset(_: Any) -> None:
             """A round trip less for each use of a connection."""
 
-        self.pool = await asyncpg.create_pool(
-            self.database.url, min_size=POOL, max_size=POOL, reset=no_reset
-        )
+        self.pool = await asyncpg.create_pool(self.database.url, min_size=POOL, max_size=POOL, reset=no_reset)
         await self.pool.execute("CREATE TABLE heads (name TEXT PRIMARY KEY, count INTEGER, state BYTEA)")
         await self.pool.execute(
             "CREATE TABLE bodies (name TEXT, number INTEGER, body BYTEA, PRIMARY KEY (name, number))"

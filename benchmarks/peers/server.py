@@ -12,10 +12,16 @@ SHOWN = ("fsync", "synchronous_commit", "wal_sync_method", "full_page_writes", "
 
 
 class OwnDatabase:
-    """One database of the server."""
+    """One database of the server.
 
-    def __init__(self, server: Any, name: str) -> None:
-        self.name = name
+    Args:
+        server: The server.
+        name: Its name there.
+        empty: How many bytes a database has when there is nothing in it.
+    """
+
+    def __init__(self, server: Any, name: str, empty: int) -> None:
+        self.name, self.empty = name, empty
         self.url = server.get_uri(database=name)
 
     def url_for(self, driver: str) -> str:
@@ -24,9 +30,10 @@ class OwnDatabase:
     async def size(self) -> int:
         connection = await asyncpg.connect(self.url)
         try:
-            return await connection.fetchval("SELECT pg_database_size(current_database())")
+            size = await connection.fetchval("SELECT pg_database_size(current_database())")
         finally:
             await connection.close()
+        return size - self.empty
 
 
 class Server:
@@ -70,7 +77,8 @@ class Server:
         self.made += 1
         name = f"bench_{self.made}"
         await self.execute(f"CREATE DATABASE {name}")
-        return OwnDatabase(self.server, name)
+        empty = await self.execute(f"SELECT pg_database_size('{name}')")
+        return OwnDatabase(self.server, name, empty)
 
     async def drop(self, database: OwnDatabase) -> None:
         if self.server is not None:

@@ -43,7 +43,7 @@ class Database(Protocol):
         ...
 
     async def size(self) -> int:
-        """Return how many bytes it has on disk."""
+        """Return how many bytes it has on disk beyond those of an empty one."""
         ...
 
 

@@ -319,11 +319,35 @@ if TYPE_CHECKING:
     from littleghost.sessions.opening import (
         open_store as open_store,
     )
+    from littleghost.sessions.postgres import (
+        PostgresStore as PostgresStore,
+    )
     from littleghost.sessions.session import (
         Session as Session,
     )
     from littleghost.sessions.sqlite import (
         SQLiteStore as SQLiteStore,
+    )
+    from littleghost.sessions.transfer import (
+        Transferred as Transferred,
+    )
+    from littleghost.sessions.transfer import (
+        copy_sessions as copy_sessions,
+    )
+    from littleghost.sessions.transfer import (
+        export_sessions as export_sessions,
+    )
+    from littleghost.sessions.transfer import (
+        import_sessions as import_sessions,
+    )
+    from littleghost.sessions.upkeep import (
+        expire_sessions as expire_sessions,
+    )
+    from littleghost.sessions.upkeep import (
+        retention as retention,
+    )
+    from littleghost.sessions.upkeep import (
+        verify_sessions as verify_sessions,
     )
     from littleghost.tools.builtin import (
         SandboxTools as SandboxTools,
@@ -461,8 +485,11 @@ _HOMES = {
     ),
     "sessions.memory": ("MemoryStore",),
     "sessions.opening": ("open_store",),
+    "sessions.postgres": ("PostgresStore",),
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
+    "sessions.transfer": ("Transferred", "copy_sessions", "export_sessions", "import_sessions"),
+    "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
         "list_files",

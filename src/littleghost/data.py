@@ -50,7 +50,7 @@ def pack(value: Any, path: str = "value", free: int = 0) -> bytes:
 
 def pack_object(value: Any, path: str = "value") -> bytes:
     """Return ``value``, which must be a mapping, as compact JSON; see `pack`."""
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise DataError.at(path, f"expected an object with string keys, got {kind(value)}")
     return pack(cast("Any", value), path)
 
@@ -96,8 +96,8 @@ def equal(left: bytes, right: bytes) -> bool:
 
 
 def is_shallow(raw: bytes) -> bool:
-    """Whether packed JSON cannot nest too deep, told by the number of its brackets alone."""
-    return raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH
+    """Whether packed JSON cannot nest too deep, told by its length or the number of its brackets alone."""
+    return len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH
 
 
 def fits(value: Any, depth: int = MAX_DEPTH) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 
 from littleghost import data, transcript
-from littleghost.content import ToolResult, ToolUse
+from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import (
     ConfigurationError,
     DataError,
@@ -203,9 +203,9 @@ def turns(
             return Ending(outcome="partial", text=book.text, error=reached)
         book.steps += 1
         answer = yield CallModel(transcript.for_model(book.messages), book.steps)
-        if isinstance(answer, Failed | Interrupted):
+        if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
-            yield from _keep(book, text, "failed" if isinstance(answer, Failed) else "stopped")
+            yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return _ending(answer.error, text or book.text)
         ended = yield from _take(book, answer, calls)
         if ended is not None:
@@ -245,18 +245,19 @@ def _take(book: Book, answer: ModelEnded, calls: _Calls) -> Part:
     if message.content or not cut:
         position = yield CommitMessages((message,))
         book.messages.append(message)
-    book.text = message.text or book.text
+    text = message.text
+    book.text = text or book.text
     if wanted:
         return (yield from calls.answer(message, wanted, position))
     if not cut:
-        return Ending(outcome="completed", text=message.text)
+        return Ending(outcome="completed", text=text)
     if answer.stop == "length":
         return Ending(
             outcome="partial",
-            text=message.text,
+            text=text,
             error=OutputLimitError("the answer was cut at the output limit"),
         )
-    return Ending(outcome="failed", text=message.text, error=ModelError("the provider withheld the answer"))
+    return Ending(outcome="failed", text=text, error=ModelError("the provider withheld the answer"))
 
 
 def _keep(book: Book, text: str, why: str) -> Generator[Effect, Any, None]:
@@ -278,17 +279,17 @@ def _ending(error: Exception, text: str) -> Ending:
 
 def _limit(book: Book, limits: RunLimits) -> LimitExceededError | None:
     """Return the limit that forbids another model call, if one does."""
-    for name, used, limit in (
-        ("turns", book.steps, limits.turns),
-        ("tool_calls", book.tool_calls, limits.tool_calls),
-        ("tokens", book.usage.total_tokens, limits.tokens),
-    ):
-        over = limit is not None and (used > limit if name == "tool_calls" else used >= limit)
-        if over:
-            return LimitExceededError(
-                f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit
-            )
-    return None
+    if limits.turns is not None and book.steps >= limits.turns:
+        name, limit = "turns", limits.turns
+    elif limits.tool_calls is not None and book.tool_calls > limits.tool_calls:
+        name, limit = "tool_calls", limits.tool_calls
+    elif limits.tokens is not None and book.usage.total_tokens >= limits.tokens:
+        name, limit = "tokens", limits.tokens
+    else:
+        return None
+    return LimitExceededError(
+        f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit
+    )
 
 
 class _Calls:
@@ -304,7 +305,7 @@ class _Calls:
         self._book = book
         self._tools = tools
         self._limits = limits
-        self._granularity = granularity
+        self._at_once = granularity == "call"
 
     def settle(self) -> Part:
         """Settle the calls that a killed run left without a result: idempotent ones run again, the others are called interrupted."""
@@ -364,7 +365,7 @@ class _Calls:
         for result in answered:
             yield Emit(ToolEnded(call=calls[result.tool_use_id], result=result))
         held = list(answered)
-        if self._granularity == "call":
+        if held and self._at_once:
             yield from self._record(held, calls)
         alone = any(self._tools[call.name].exclusive for call in run)
         waiting = [call.id for call in run]
@@ -373,13 +374,13 @@ class _Calls:
             yield StartTools(batch, position)
             for _ in batch:
                 outcome = yield AwaitTool()
-                if isinstance(outcome, Interrupted):
+                if type(outcome) is Interrupted:
                     stop = outcome
                     break
                 waiting.remove(outcome.tool_use_id)
                 yield Emit(ToolEnded(call=calls[outcome.tool_use_id], result=outcome))
                 held.append(outcome)
-                if self._granularity == "call":
+                if self._at_once:
                     yield from self._record(held, calls)
             if stop is not None:
                 ended = {result.tool_use_id: result for result in stop.results}
@@ -391,17 +392,18 @@ class _Calls:
                     yield Emit(ToolEnded(call=calls[name], result=result))
                     held.append(result)
                 break
-        yield from self._record(held, calls)
+        if held:
+            yield from self._record(held, calls)
         return None if stop is None else _ending(stop.error, self._book.text)
 
     def _record(
         self, results: list[ToolResult], calls: Mapping[str, ToolUse]
     ) -> Generator[Effect, Any, None]:
         """Commit results in one message, in call order, and forget them."""
-        if not results:
-            return
-        order = {name: index for index, name in enumerate(calls)}
-        message = Message("tool", sorted(results, key=lambda result: order[result.tool_use_id]))
+        if len(results) > 1:
+            order = {name: index for index, name in enumerate(calls)}
+            results.sort(key=lambda result: order[result.tool_use_id])
+        message = made_of(Message, "tool", tuple(results))
         yield CommitMessages((message,))
         self._book.messages.append(message)
         results.clear()

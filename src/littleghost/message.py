@@ -118,7 +118,7 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
 
     def without_reasoning(self) -> Message:
         """Return the message without reasoning blocks, also inside tool results; itself where there are none."""
-        if not [block for block in self.content if type(block) is not Text and _holds_reasoning(block)]:
+        if not _holds_reasoning(self.content):
             return self
         content = tuple(_strip(block) for block in self.content if type(block) is not Reasoning)
         return msgspec.structs.replace(self, content=content)
@@ -154,6 +154,7 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True, metacla
         return message_from(value, "message")
 
 
+_MESSAGE = frozenset({Message})
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Message, ...]).decode
 
@@ -170,10 +171,9 @@ def pack_messages(
     Raises:
         DataError: One cannot be stored exactly.
     """
-    given = tuple(
-        message if type(message) is Message else message_from(message, f"{path}[{index}]")
-        for index, message in enumerate(messages)
-    )
+    given = cast("tuple[Message, ...]", tuple(messages))
+    if not _MESSAGE.issuperset(map(type, given)):
+        given = tuple(message_from(message, f"{path}[{index}]") for index, message in enumerate(given))
     try:
         raw = _encode(given)
         back = _decode(raw)
@@ -302,14 +302,20 @@ def _checked_block(block: Any, path: str, depth: int = 0) -> Any:
     return checked
 
 
-def _holds_reasoning(block: Any) -> bool:
-    if type(block) is ToolResult and isinstance(block.content, tuple):
-        return any(_holds_reasoning(child) for child in cast("tuple[Any, ...]", block.content))
-    return type(block) is Reasoning
+def _holds_reasoning(blocks: tuple[Any, ...]) -> bool:
+    """Whether a reasoning block is among ``blocks``, or in a tool result among them."""
+    for block in blocks:
+        if type(block) is Reasoning:
+            return True
+        if type(block) is ToolResult and isinstance(block.content, tuple):
+            children = cast("tuple[Any, ...]", block.content)
+            if _holds_reasoning(children):
+                return True
+    return False
 
 
 def _strip(block: Any) -> Any:
-    if type(block) is not ToolResult or not _holds_reasoning(block):
+    if type(block) is not ToolResult or not _holds_reasoning((block,)):
         return block
     children = cast("tuple[Any, ...]", block.content)
     return msgspec.structs.replace(

@@ -7,8 +7,8 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast, get_args
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from littleghost import data, events, loop, telemetry, transcript
 from littleghost.cancellation import CancellationToken, Deadline
-from littleghost.content import ToolResult, ToolUse
+from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import (
     ConfigurationError,
     DataError,
@@ -28,6 +28,7 @@ from littleghost.errors import (
     StoreError,
     ToolError,
 )
+from littleghost.loop import CallModel, CommitMessages, Emit, StartTools
 from littleghost.message import Message, pack_messages
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
 from littleghost.sessions.session import Session
@@ -118,7 +119,7 @@ class SessionJournal:
 
 
 class NoJournal:
-    """Checks what a session would check, and stores nothing."""
+    """Checks what the user says as a session would, and stores nothing. What the run makes itself was checked as it was made."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -127,8 +128,11 @@ class NoJournal:
         self, messages: Sequence[Message], state: dict[str, Any]
     ) -> tuple[int, events.Committed | None]:
         """Count."""
+        for message in messages:
+            if message.role not in ("assistant", "tool"):
+                pack_messages((message,))
         position = self._count
-        self._count += len(pack_messages(transcript.sanitise(messages))[1])
+        self._count += len(messages)
         return position, None
 
 
@@ -168,7 +172,7 @@ class Driver:
         self._settings = dict(settings)
         self._tools = {tool.name: tool for tool in tools}
         self._specs = tuple(
-            ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools
+            [ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools]
         )
         self._context = context
         self._book = book
@@ -317,18 +321,16 @@ class Driver:
                 effect = machine.send(outcome)
             except StopIteration as stop:
                 return stop.value
-            match effect:
-                case loop.Emit():
-                    self._emit(effect.event)
-                    outcome = None
-                case loop.CommitMessages():
-                    outcome = await self._commit(effect.messages)
-                case loop.CallModel():
-                    outcome = await self._call_model(effect)
-                case loop.StartTools():
-                    outcome = self._start_tools(effect)
-                case loop.AwaitTool():
-                    outcome = await self._await_tool()
+            if type(effect) is Emit:
+                outcome = self._emit(effect.event)
+            elif type(effect) is CommitMessages:
+                outcome = await self._commit(effect.messages)
+            elif type(effect) is CallModel:
+                outcome = await self._call_model(effect)
+            elif type(effect) is StartTools:
+                outcome = self._start_tools(effect)
+            else:
+                outcome = await self._await_tool()
 
     def _emit(self, event: Any) -> None:
         if self._listen is None:
@@ -359,7 +361,7 @@ class Driver:
 
     # The model
 
-    async def _call_model(self, effect: loop.CallModel) -> Any:
+    async def _call_model(self, effect: CallModel) -> Any:
         deadline = self._context.deadline
         request = ModelRequest(
             messages=[*self._instructions, *effect.messages],
@@ -400,29 +402,27 @@ class Driver:
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
         stream = self._model.stream(request)
-        closing = (
-            aclosing(cast("AsyncGenerator[events.ModelEvent]", stream))
-            if hasattr(stream, "aclose")
-            else nullcontext()
-        )
-        async with closing:
+        close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
+        try:
             async for event in stream:
-                kind = type(event)
-                if kind is events.ModelEnded:
-                    ended = cast("events.ModelEnded", event)
+                if type(event) is events.ModelEnded:
+                    ended = event
                     break
-                if kind not in MODEL_EVENTS:
+                if type(event) not in MODEL_EVENTS:
                     raise ModelProtocolError(
                         f"{self._model.name} yielded {data.kind(event)} in place of an event"
                     )
-                if isinstance(event, events.TextDelta):
+                if type(event) is events.TextDelta:
                     heard.append(event.text)
-                elif isinstance(event, events.Retrying):
+                elif type(event) is events.Retrying:
                     heard.clear()
                 if self._listen is not None:
                     self._emit(event)
                     if self._ready is not None:
                         await self._ready()
+        finally:
+            if close is not None:
+                await close()
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
         if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -433,7 +433,7 @@ class Driver:
 
     # Tools
 
-    def _start_tools(self, effect: loop.StartTools) -> None:
+    def _start_tools(self, effect: StartTools) -> None:
         if self._stop is not None:
             return
         for call in effect.calls:
@@ -476,7 +476,7 @@ class Driver:
                 if isinstance(error, _LeftBehind):
                     return result
             else:
-                result = ToolResult(tool_use_id=call.id, content=content)
+                result = made_of(ToolResult, tool_use_id=call.id, content=content, status="success")
             if context.touched_state is not None:
                 try:
                     self._take_state(seen or self._good_state, context.touched_state)

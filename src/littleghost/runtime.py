@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import os
 import time
-import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -36,6 +35,8 @@ __all__ = ["RunStream", "Runtime"]
 Busy = Literal["wait", "raise"]
 _inside: ContextVar[tuple[_Hold, ...]] = ContextVar("littleghost_inside", default=())
 """The runs that the current code is part of, outermost first."""
+
+_SAYABLE = frozenset({Text, Image, Document})
 
 QUEUE = 1000
 """Events that may wait for a reader before the model is made to wait."""
@@ -290,11 +291,17 @@ class Runtime:
             StoreError: The store failed.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled and committed.
         """
-        new = _new_message(message)
-        async with self._driver(
-            agent, session_id, actor_id, busy, timeout, cancellation, deps, limits
-        ) as driver:
-            return await driver.drive(new)
+        return await self._run(
+            agent,
+            _new_message(message),
+            session_id,
+            actor_id,
+            busy,
+            timeout,
+            cancellation,
+            deps,
+            limits,
+        )
 
     async def resume(
         self,
@@ -318,10 +325,7 @@ class Runtime:
         """
         if session_id is None:
             raise ConfigurationError("resume needs a session_id")
-        async with self._driver(
-            agent, session_id, actor_id, busy, timeout, cancellation, deps, limits, must_exist=True
-        ) as driver:
-            return await driver.drive(None, resumed=True)
+        return await self._run(agent, None, session_id, actor_id, busy, timeout, cancellation, deps, limits)
 
     @asynccontextmanager
     async def stream(
@@ -346,23 +350,9 @@ class Runtime:
             raise ConfigurationError("resuming needs a session_id")
         channel = Channel()
         token = CancellationToken(cancellation)
-
-        async def drive() -> Run:
-            async with self._driver(
-                agent,
-                session_id,
-                actor_id,
-                busy,
-                timeout,
-                token,
-                deps,
-                limits,
-                must_exist=new is None,
-                channel=channel,
-            ) as driver:
-                return await driver.drive(new, resumed=new is None)
-
-        task = asyncio.create_task(drive())
+        task = asyncio.create_task(
+            self._run(agent, new, session_id, actor_id, busy, timeout, token, deps, limits, channel)
+        )
         channel.start(task)
         try:
             yield RunStream(channel)
@@ -379,10 +369,10 @@ class Runtime:
 
     # Within
 
-    @asynccontextmanager
-    async def _driver(
+    async def _run(
         self,
         agent: Runnable,
+        new: Message | None,
         session_id: object,
         actor_id: object,
         busy: Busy,
@@ -390,11 +380,9 @@ class Runtime:
         cancellation: CancellationToken | None,
         deps: Any,
         limits: RunLimits | None,
-        *,
-        must_exist: bool = False,
         channel: Channel | None = None,
-    ) -> AsyncGenerator[Driver]:
-        """Hold everything that a run needs, and give its driver."""
+    ) -> Run:
+        """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
             raise ConfigurationError("the runtime is closed")
         if busy not in ("wait", "raise"):
@@ -404,12 +392,13 @@ class Runtime:
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
         model = self._model(agent.model)
         session = None if session_id is None else self.session(session_id, actor_id=actor_id)
-        run_id = uuid.uuid4().hex
+        run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
         deadline = deadline_for(timeout, chosen)
         token = CancellationToken(cancellation)
         async with AsyncExitStack() as stack:
-            stack.callback(token.detach)
+            if cancellation is not None:
+                stack.callback(token.detach)
             if session is not None:
                 with stoppable(token):
                     await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
@@ -428,7 +417,7 @@ class Runtime:
             book = Book(messages=[])
             journal: Any = NoJournal()
             if session is not None:
-                if must_exist and await session.load() is None:
+                if new is None and await session.load() is None:
                     raise SessionNotFoundError(
                         f"there is no session {session.id!r} for this actor", id=session.id
                     )
@@ -440,7 +429,7 @@ class Runtime:
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
-            yield Driver(
+            driver = Driver(
                 run_id=run_id,
                 agent=agent.name,
                 model=model,
@@ -455,9 +444,10 @@ class Runtime:
                 listen=None if channel is None else channel.hear,
                 ready=None if channel is None else channel.ready,
             )
+            return await driver.drive(new, resumed=new is None)
 
     def _model(self, model: Model | str) -> Model:
-        if isinstance(model, Model):
+        if not isinstance(model, str):
             return model
         if model not in self._models:
             self._models[model] = resolve_model(model)
@@ -549,7 +539,7 @@ def _new_message(message: Any) -> Message:
         raise ConfigurationError(f"message must have the role user or developer, not {new.role}")
     if transcript.sanitise([new]) != [new] or not new.content:
         raise ConfigurationError("message must have content, and must not be transient")
-    if not {type(block) for block in new.content} <= {Text, Image, Document}:
+    if not _SAYABLE.issuperset(map(type, new.content)):
         raise ConfigurationError(
             "message may hold text, images and documents; tool calls and results come from runs"
         )

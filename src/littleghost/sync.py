@@ -1,4 +1,4 @@
-"""The library for synchronous code: `Session`, `Runtime` and the stores, with the same methods and no ``await``.
+"""The library for synchronous code: `Session`, `Runtime`, the stores and what moves and looks after sessions, without ``await``.
 
 Everything runs on one private event loop in a thread, with the caller's context variables. It works inside a running event loop too (and
 blocks it), from any thread, and Ctrl-C cancels what is under way, waits until that has cleaned up, and is then raised.
@@ -8,16 +8,27 @@ The stores here are the asynchronous ones with a synchronous face. `Session` and
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from littleghost import runtime
 from littleghost.portal import portal
-from littleghost.sessions import contract, memory, opening, session, sqlite
+from littleghost.sessions import contract, memory, opening, postgres, session, sqlite, transfer, upkeep
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
     from littleghost.loop import RunLimits
@@ -26,9 +37,25 @@ if TYPE_CHECKING:
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
-__all__ = ["MemoryStore", "RunStream", "Runtime", "SQLiteStore", "Session", "Store", "open_store"]
+__all__ = [
+    "MemoryStore",
+    "PostgresStore",
+    "RunStream",
+    "Runtime",
+    "SQLiteStore",
+    "Session",
+    "Store",
+    "copy_sessions",
+    "expire_sessions",
+    "export_sessions",
+    "import_sessions",
+    "open_store",
+    "retention",
+    "verify_sessions",
+]
 
 Entered = TypeVar("Entered")
+Item = TypeVar("Item")
 UNSET = session.UNSET
 
 
@@ -62,6 +89,31 @@ def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Genera
 async def _leave(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool:
     kind = None if error is None else type(error)
     return bool(await manager.__aexit__(kind, error, None if error is None else error.__traceback__))
+
+
+def _iterated(items: AsyncGenerator[Item]) -> Generator[Item]:
+    """Yield what ``items`` does, which is closed with this."""
+
+    async def following() -> list[Item]:
+        async for item in items:
+            return [item]
+        return []
+
+    async def close() -> None:
+        await items.aclose()
+
+    try:
+        while found := portal.call(following):
+            yield found[0]
+    finally:
+        portal.call(close)
+
+
+async def _taken(items: Iterable[Item]) -> AsyncGenerator[Item]:
+    """Yield ``items``, taken in another thread: one that is itself synchronous and of this module needs the loop meanwhile."""
+    iterator, end = iter(items), object()
+    while (item := await asyncio.to_thread(next, iterator, end)) is not end:
+        yield item  # type: ignore[misc]
 
 
 class Store:
@@ -180,6 +232,47 @@ class SQLiteStore(Store):
         super().__init__(sqlite.SQLiteStore(path, durability=durability))
 
 
+class PostgresStore(Store):
+    """The synchronous face of `littleghost.PostgresStore`, and its arguments."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "public",
+        table_prefix: str = "littleghost_",
+        min_connections: int = 1,
+        max_connections: int = 10,
+        connect_timeout: float = 10.0,
+        command_timeout: float = 60.0,
+        acquire_timeout: float = 30.0,
+        lease_ttl: float = 30.0,
+        prepared_statements: bool | None = None,
+    ) -> None:
+        self._store = postgres.PostgresStore(
+            dsn,
+            schema=schema,
+            table_prefix=table_prefix,
+            min_connections=min_connections,
+            max_connections=max_connections,
+            connect_timeout=connect_timeout,
+            command_timeout=command_timeout,
+            acquire_timeout=acquire_timeout,
+            lease_ttl=lease_ttl,
+            prepared_statements=prepared_statements,
+        )
+        super().__init__(self._store)
+
+    @staticmethod
+    def schema_sql(*, schema: str = "public", table_prefix: str = "littleghost_") -> str:
+        """Do what `littleghost.PostgresStore.schema_sql` does."""
+        return postgres.PostgresStore.schema_sql(schema=schema, table_prefix=table_prefix)
+
+    def migrate(self) -> None:
+        """Do what `littleghost.PostgresStore.migrate` does."""
+        portal.call(self._store.migrate)
+
+
 def open_store(url: str) -> Store:
     """Return the store that ``url`` names; see `littleghost.open_store`."""
     return Store(opening.open_store(url))
@@ -187,6 +280,87 @@ def open_store(url: str) -> Store:
 
 def _store_of(store: Store | contract.SessionStore) -> contract.SessionStore:
     return store.store if isinstance(store, Store) else store
+
+
+def export_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+    report: Callable[[transfer.Transferred], object] | None = None,
+) -> Generator[bytes]:
+    """Do what `littleghost.export_sessions` does."""
+    return _iterated(transfer.export_sessions(_store_of(store), actor_id=actor_id, report=report))
+
+
+def import_sessions(
+    store: Store | contract.SessionStore,
+    lines: Iterable[bytes],
+    *,
+    existing: transfer.Existing = "fail",
+    max_size: int = 1 << 30,
+) -> Generator[transfer.Transferred]:
+    """Do what `littleghost.import_sessions` does."""
+    return _iterated(
+        transfer.import_sessions(_store_of(store), _taken(lines), existing=existing, max_size=max_size)
+    )
+
+
+def copy_sessions(
+    source: Store | contract.SessionStore,
+    destination: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+    existing: transfer.Existing = "fail",
+    concurrency: int = 4,
+) -> Generator[transfer.Transferred]:
+    """Do what `littleghost.copy_sessions` does."""
+    return _iterated(
+        transfer.copy_sessions(
+            _store_of(source),
+            _store_of(destination),
+            actor_id=actor_id,
+            existing=existing,
+            concurrency=concurrency,
+        )
+    )
+
+
+def verify_sessions(
+    store: Store | contract.SessionStore, *, batch: int = 100
+) -> Generator[contract.Verified]:
+    """Do what `littleghost.verify_sessions` does."""
+    return _iterated(upkeep.verify_sessions(_store_of(store), batch=batch))
+
+
+def expire_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    expire_after: timedelta | float,
+    batch: int = 100,
+    pause: float = 0.0,
+) -> Generator[int]:
+    """Do what `littleghost.expire_sessions` does."""
+    return _iterated(
+        upkeep.expire_sessions(_store_of(store), expire_after=expire_after, batch=batch, pause=pause)
+    )
+
+
+@contextmanager
+def retention(
+    store: Store | contract.SessionStore,
+    *,
+    expire_after: timedelta | float,
+    every: timedelta | float = 3600.0,
+    batch: int = 100,
+    pause: float = 0.1,
+) -> Generator[None]:
+    """Do what `littleghost.retention` does, in the thread of this module's loop."""
+    with _entered(
+        lambda: upkeep.retention(
+            _store_of(store), expire_after=expire_after, every=every, batch=batch, pause=pause
+        )
+    ):
+        yield
 
 
 class Session:

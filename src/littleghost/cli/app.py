@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from littleghost import ConfigurationError, __version__
+from littleghost.cli.options import ActorOption, StoreOption
+from littleghost.cli.sessions import sessions
 from littleghost.cli.terminal import INTERRUPTED, Terminal, reporting
 
 __all__ = ["run"]
@@ -26,6 +28,8 @@ EXAMPLES = """\
 `echo "Say hello" | littleghost chat --model openai:gpt-5` — plain answers in a pipe
 
 `littleghost sessions list` — what was said so far
+
+`littleghost sessions export --output backup.jsonl` — and all of it in a file
 """
 
 app = typer.Typer(
@@ -38,8 +42,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-sessions = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-app.add_typer(sessions, name="sessions", help="Look into a store.")
+app.add_typer(sessions, name="sessions")
 
 
 # Typer has no name for it: in some versions it is Click's, in others its own.
@@ -52,26 +55,6 @@ class SandboxKind(StrEnum):
     native = "native"
     host = "host"
     none = "none"
-
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        envvar="LITTLEGHOST_STORE",
-        help="sqlite:///FILE or memory:. A file of your own by default.",
-    ),
-]
-ActorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--actor",
-        metavar="ID",
-        help="Whose sessions, as an application's actor_id; without it, those that belong to nobody.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (Typer calls it so)
@@ -192,40 +175,6 @@ def demo_command(
         from littleghost.cli.demo import demo
 
         raise typer.Exit(demo(terminal, keep=keep))
-
-
-@sessions.command("list")
-def list_command(
-    context: typer.Context,
-    *,
-    store: StoreOption = None,
-    actor: ActorOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the sessions of an actor. With --json, a JSON object a line."""
-    terminal = Terminal()
-    with reporting(terminal, debug=context.obj):
-        from littleghost.cli.listing import list_sessions
-
-        list_sessions(terminal, store=store, actor=actor, as_json=as_json)
-
-
-@sessions.command("show")
-def show_command(
-    context: typer.Context,
-    *,
-    session: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
-    store: StoreOption = None,
-    actor: ActorOption = None,
-    state: Annotated[bool, typer.Option("--state", help="Show the application's state as well.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show a conversation whole, with its tool calls and their results."""
-    terminal = Terminal()
-    with reporting(terminal, debug=context.obj):
-        from littleghost.cli.listing import show_session
-
-        show_session(terminal, session, store=store, actor=actor, state=state, as_json=as_json)
 
 
 def _usage(error: Any) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from littleghost import ConfigurationError, SessionNotFoundError, SessionStore, SQLiteStore, open_store
 
-__all__ = ["default_path", "existing_store", "store_at"]
+__all__ = ["closing", "default_path", "existing_store", "store_at"]
 
 
 def default_path() -> Path:
@@ -49,3 +51,12 @@ def existing_store(url: str | None) -> SessionStore:
             f"there is no store at {store.path}; a chat makes one, and --store URL names another"
         )
     return store
+
+
+@asynccontextmanager
+async def closing(store: SessionStore) -> AsyncGenerator[SessionStore]:
+    """Return the store, and close it after the block."""
+    try:
+        yield store
+    finally:
+        await store.aclose()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+import msgspec
 import typer
 from rich.console import Console
 
 from littleghost import ConfigurationError, LittleGhostError
 
-__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call"]
+__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call", "write_json"]
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -83,9 +85,20 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def write_json(value: Any) -> None:
+    """Write ``value`` to standard output, in one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+# What a URL has before the host may be a password, and what was typed in the wrong place is repeated in an error.
+_PASSWORD = re.compile(r"(://)[^\s/]*@|(\bpassword=)[^\s&'\"]*", re.IGNORECASE)
+
+
 def describe(error: BaseException) -> str:
-    """Return an error in one line."""
-    text = one_line(str(error), 2000)
+    """Return an error in one line, without the passwords of URLs."""
+    text = _PASSWORD.sub(
+        lambda found: f"{found[1]}…@" if found[1] else f"{found[2]}…", one_line(str(error), 2000)
+    )
     if isinstance(error, LittleGhostError):
         return text or type(error).__name__
     return f"unexpected {type(error).__name__}: {text} (littleghost --debug … shows where)"

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from littleghost.errors import ConfigurationError, UnsupportedError
-from littleghost.sessions.contract import SessionStore
+from littleghost.sessions.contract import SessionLimits, SessionStore
 
 __all__ = ["open_store"]
 
-_KNOWN = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
-_LATER = {"postgresql", "postgres", "agentcore"}
+_KNOWN = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database"
+_LATER = {"agentcore"}
 
 
 def open_store(url: str) -> SessionStore:
     """Return the store that ``url`` names. Nothing is opened yet; the store does that when it is first used.
 
+    Options stand behind a ``?``, each once. ``max_messages`` and ``max_size`` set the `SessionLimits` of every store with a medium;
+    the others are those of the store's constructor.
+
     Args:
-        url: ``memory:``, or ``sqlite:///relative.db``, or ``sqlite:////absolute.db``, the path percent-encoded where it has to be.
-            ``?durability=normal`` sets that of `SQLiteStore`.
+        url: ``memory:``, or ``sqlite:///relative.db``, or ``sqlite:////absolute.db``, the path percent-encoded where it has to be, with
+            ``durability``; or ``postgresql://user:password@host:port/database`` with ``schema``, ``table_prefix``, ``min_connections``,
+            ``max_connections``, ``connect_timeout``, ``command_timeout``, ``acquire_timeout``, ``lease_ttl`` and ``prepared_statements``
+            (``true`` or ``false``), and with whatever asyncpg takes, such as ``host``, the folder of a socket, and ``sslmode``.
 
     Raises:
         ConfigurationError: The URL is malformed, or of a kind that is unknown. It is not repeated, for it may hold a password.
+        DependencyError: The driver of the database is not installed.
         UnsupportedError: The store is not part of this version.
     """
     scheme, colon, rest = url.partition(":")
@@ -36,6 +44,8 @@ def open_store(url: str) -> SessionStore:
         return MemoryStore()
     if scheme == "sqlite":
         return _sqlite(url)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(f"postgresql:{rest}")
     if scheme in _LATER:
         raise UnsupportedError(
             f"{scheme}: stores are not available in this version of littleghost", operation="open_store"
@@ -58,6 +68,67 @@ def _sqlite(url: str) -> SessionStore:
     if parts.fragment:
         raise ConfigurationError("a # in the path of a sqlite: URL is written %23")
     chosen = dict(options)
-    if len(chosen) != len(options) or chosen.keys() - {"durability"}:
-        raise ConfigurationError("a sqlite: URL takes one option, once: durability")
-    return SQLiteStore(unquote(parts.path[1:]), **chosen)  # type: ignore[arg-type] (checked there)
+    if len(chosen) != len(options) or chosen.keys() - {"durability", *_LIMITS}:
+        raise ConfigurationError(
+            "a sqlite: URL takes these options, each once: durability, max_messages and max_size"
+        )
+    limits = _limits(chosen)
+    return _limited(SQLiteStore(unquote(parts.path[1:]), **chosen), limits)  # type: ignore[arg-type] (checked there)
+
+
+def _postgres(url: str) -> SessionStore:
+    from littleghost.sessions.postgres import PostgresStore
+
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigurationError("the postgresql: URL is malformed") from None
+    chosen = {name: value for name, value in options if name in _POSTGRES or name in _LIMITS}
+    others = [(name, value) for name, value in options if name not in chosen]
+    if len(chosen) + len(others) != len(options):
+        raise ConfigurationError("an option stands more than once in the postgresql: URL")
+    limits = _limits(chosen)
+    arguments: dict[str, Any] = {}
+    for name, value in chosen.items():
+        argument, read = _POSTGRES[name]
+        try:
+            arguments[argument] = read(value)
+        except (ValueError, KeyError):
+            raise ConfigurationError(
+                f"the option {name} of the postgresql: URL has a value that makes no sense"
+            ) from None
+    # The rest is the driver's, which must not see ours.
+    dsn = url.partition("?")[0] + (f"?{urlencode(others)}" if others else "")
+    return _limited(PostgresStore(dsn, **arguments), limits)
+
+
+_LIMITS = ("max_messages", "max_size")
+_POSTGRES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "schema": ("schema", str),
+    "table_prefix": ("table_prefix", str),
+    "min_connections": ("min_connections", int),
+    "max_connections": ("max_connections", int),
+    "connect_timeout": ("connect_timeout", float),
+    "command_timeout": ("command_timeout", float),
+    "acquire_timeout": ("acquire_timeout", float),
+    "lease_ttl": ("lease_ttl", float),
+    "prepared_statements": ("prepared_statements", {"true": True, "false": False}.__getitem__),
+}
+
+
+def _limits(options: dict[str, str]) -> SessionLimits:
+    """Take the limits out of ``options``, and return them."""
+    values: dict[str, int | None] = {}
+    for name in _LIMITS:
+        text = options.pop(name, None)
+        if text is not None and not (text.isascii() and text.isdigit()):
+            raise ConfigurationError(f"the option {name} of the URL must be a number")
+        values[name] = None if text is None else int(text)
+    return SessionLimits(messages=values["max_messages"], size=values["max_size"])
+
+
+def _limited(store: SessionStore, limits: SessionLimits) -> SessionStore:
+    if limits != SessionLimits():
+        store.limits = limits
+    return store

@@ -9,18 +9,26 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import IO, Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import IO, Any, TypeVar, cast
 
 from littleghost.errors import ConfigurationError, ConflictError
 from littleghost.message import Message, pack_messages
-from littleghost.sessions.contract import Commit, SessionStore, Snapshot
+from littleghost.sessions.contract import (
+    AllActors,
+    Commit,
+    SessionInfo,
+    SessionLimits,
+    SessionStore,
+    Snapshot,
+)
 from littleghost.testing.conformance import ClauseFailure, ClauseSkipped, ended, expect
 from littleghost.testing.store_child import COMMAND, imported, recipe_for
 
-__all__ = ["ACTOR", "Bench", "Child", "Factory", "Subject", "refused", "same", "short", "user"]
+__all__ = ["ACTOR", "Bench", "Child", "Factory", "Subject", "raises", "refused", "same", "short", "user"]
 
+Failure = TypeVar("Failure", bound=Exception)
 Factory = Callable[[], "SessionStore | Awaitable[SessionStore]"]
 
 ACTOR = "kit"
@@ -44,17 +52,22 @@ def short(value: object) -> str:
     return shown if len(shown) <= 200 else f"{shown[:150]}… ({len(shown)} characters)"
 
 
-async def refused(work: Awaitable[Any], what: str) -> ConflictError:
-    """Await ``work``, which must be refused as another writer's, and return how."""
+async def raises(kind: type[Failure], work: Awaitable[Any], what: str) -> Failure:
+    """Await ``work``, which must fail with an error of this kind, and return it."""
     try:
         await work
-    except ConflictError as error:
+    except kind as error:
         return error
     except Exception as error:
         raise ClauseFailure(
-            f"{what} raised {type(error).__name__} in place of ConflictError: {error}"
+            f"{what} raised {type(error).__name__} in place of {kind.__name__}: {error}"
         ) from error
     raise ClauseFailure(f"{what} was accepted")
+
+
+async def refused(work: Awaitable[Any], what: str) -> ConflictError:
+    """Await ``work``, which must be refused as another writer's, and return how."""
+    return await raises(ConflictError, work, what)
 
 
 class Subject:
@@ -131,6 +144,65 @@ class Subject:
             id, messages=list(messages), state=state or {}, metadata=metadata or {}, actor_id=actor, **options
         )
         return _commit(answer, len(messages))
+
+    async def restore(
+        self,
+        id: str,
+        *messages: Message,
+        state: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        actor: str | None = ACTOR,
+        **times: Any,
+    ) -> Commit:
+        """Restore; ``times`` go to the store as they are."""
+        answer = await self.store.restore(
+            id,
+            messages=list(messages),
+            state=state or {},
+            metadata=metadata or {},
+            actor_id=actor,
+            **times,
+        )
+        return _commit(answer, len(messages))
+
+    async def pages(
+        self, actor: str | AllActors | None, *, limit: int = 1000, **options: Any
+    ) -> list[tuple[SessionInfo, ...]]:
+        """Return every page of a list of sessions; a list that never ends, or has too long a page, fails the clause."""
+        found: list[tuple[SessionInfo, ...]] = []
+        seen = set[str]()
+        cursor: Any = None
+        while True:
+            page = await self.store.sessions(actor_id=actor, limit=limit, cursor=cursor, **options)
+            expect(len(page.items) <= limit, f"a page of {len(page.items)} where the limit is {limit}")
+            found.append(tuple(page.items))
+            cursor = page.cursor
+            if cursor is None:
+                return found
+            expect(isinstance(cursor, str) and cursor not in seen, "the cursor leads nowhere")
+            seen.add(cursor)
+
+    async def listed(
+        self, actor: str | AllActors | None, *, limit: int = 1000, **options: Any
+    ) -> list[SessionInfo]:
+        """Return a list of sessions, of all its pages."""
+        return [info for page in await self.pages(actor, limit=limit, **options) for info in page]
+
+    async def info(self, id: str, actor: str | None = ACTOR) -> SessionInfo:
+        """Return the session's line in the list of its actor."""
+        found = [info for info in await self.listed(actor) if info.id == id]
+        same(f"times that {short(id)} is listed", 1, len(found))
+        return found[0]
+
+    @contextmanager
+    def limited(self, **limits: int) -> Generator[None]:
+        """Set limits on the store, and put back those it had."""
+        before = self.store.limits
+        self.store.limits = SessionLimits(**limits)
+        try:
+            yield
+        finally:
+            self.store.limits = before
 
 
 def _commit(answer: Any, count: int) -> Commit:

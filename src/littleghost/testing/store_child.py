@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from littleghost.errors import LeaseLostError
 from littleghost.message import Message
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
@@ -63,7 +64,9 @@ async def _obey(make: Factory, order: dict[str, Any]) -> None:
     store: Any = make()
     if inspect.isawaitable(store):
         store = await store
-    await {"try": _try, "update": _update, "write": _write, "hold": _hold}[order["task"]](store, order)
+    await {"try": _try, "update": _update, "write": _write, "hold": _hold, "late": _late}[order["task"]](
+        store, order
+    )
     await store.aclose()
 
 
@@ -100,7 +103,7 @@ async def _write(store: SessionStore, order: dict[str, Any]) -> None:
         number += 1
         messages = [
             Message.user(f"{number}"),
-            Message.assistant("x" * (number * 37 % 9000)),
+            *[Message.assistant("x" * (number * 37 % 9000))] * order.get("between", 1),
             Message.user(f"{number}"),
         ]
         await session.append(messages, state={"number": number})
@@ -113,3 +116,30 @@ async def _hold(store: SessionStore, order: dict[str, Any]) -> None:
     async with store.lease(order["id"], actor_id=order["actor_id"]):
         _say("held")
         await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _late(store: Any, order: dict[str, Any]) -> None:
+    """Write under a lease, let go of it, and when a line comes write under it again."""
+    key = {"actor_id": order["actor_id"]}
+
+    async def write(text: str, count: int) -> None:
+        await store.append(
+            order["id"],
+            messages=[Message.user(text)],
+            state={},
+            metadata={},
+            expected_count=count,
+            lease=lease,
+            **key,
+        )
+
+    async with store.lease(order["id"], **key) as lease:
+        await write("early", 0)
+    _say("let go")
+    await asyncio.to_thread(sys.stdin.readline)
+    try:
+        await write("late", 1)
+    except LeaseLostError:
+        _say("lost")
+    else:
+        _say("written")

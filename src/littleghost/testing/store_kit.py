@@ -21,7 +21,15 @@ from functools import partial
 
 from littleghost.errors import ConfigurationError
 from littleghost.sessions.opening import open_store
-from littleghost.testing import store_offers, store_values, store_writers
+from littleghost.testing import (
+    store_leases,
+    store_lists,
+    store_offers,
+    store_service,
+    store_values,
+    store_volume,
+    store_writers,
+)
 from littleghost.testing.conformance import Clause, Report, run_clauses
 from littleghost.testing.store_bench import Bench, Factory
 
@@ -29,7 +37,15 @@ __all__ = ["STORE_CLAUSES", "check_store", "store_bench", "store_clauses"]
 
 SECONDS = 10.0
 
-STORE_CLAUSES: tuple[Clause, ...] = (*store_values.CLAUSES, *store_writers.CLAUSES, *store_offers.CLAUSES)
+STORE_CLAUSES: tuple[Clause, ...] = (
+    *store_values.CLAUSES,
+    *store_writers.CLAUSES,
+    *store_offers.CLAUSES,
+    *store_leases.CLAUSES,
+    *store_volume.CLAUSES,
+    *store_lists.CLAUSES,
+    *store_service.CLAUSES,
+)
 """Every clause of the contract, in the order in which they are tried."""
 
 

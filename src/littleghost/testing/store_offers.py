@@ -1,4 +1,4 @@
-"""Clauses of the store kit: holding a session, and what a store may offer beyond reading and writing."""
+"""Clauses of the store kit: holding a session in one process, and what a store may offer beyond reading and writing."""
 
 from __future__ import annotations
 
@@ -84,73 +84,6 @@ async def synchronize_can_be_given_up(bench: Bench) -> None:
         async with asyncio.timeout(5), hold(0):
             pass
         same("keys that are still kept", 0, len(store.store._locks()))  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-
-
-async def _busy(context: Any, what: str) -> None:
-    try:
-        async with context:
-            raise ClauseFailure(what)
-    except SessionBusyError:
-        pass
-
-
-@clause(CLAUSES, needs=("leases",))
-async def a_lease_has_one_holder(bench: Bench) -> None:
-    """A lease excludes others, in this store and in another, ends with its block, and has a token of its own."""
-    async with bench.open() as store, bench.open() as second:
-        others = (store, second) if bench.persistent else (store,)
-        id, tokens = bench.id(), set[str]()
-        for _ in range(3):
-            async with store.store.lease(id, actor_id=ACTOR, timeout=0) as lease:
-                tokens.add(lease.token)
-                for other in others:
-                    for timeout in (0, 0.05):
-                        await _busy(
-                            other.store.lease(id, actor_id=ACTOR, timeout=timeout), "two hold the lease"
-                        )
-                    async with (
-                        other.store.lease(id, actor_id=bench.id("actor"), timeout=0),
-                        other.store.lease(bench.id(), actor_id=ACTOR, timeout=0),
-                    ):
-                        pass
-        same("number of tokens", 3, len(tokens))
-
-
-@clause(CLAUSES, needs=("leases",))
-async def a_lease_is_waited_for(bench: Bench) -> None:
-    """Who waits for a lease gets it when it is free, and can be cancelled before."""
-    async with bench.open() as store:
-        id, got = bench.id(), list[int]()
-
-        async def take(number: int) -> None:
-            async with store.store.lease(id, actor_id=ACTOR, timeout=30):
-                got.append(number)
-
-        async with store.store.lease(id, actor_id=ACTOR):
-            tasks = [asyncio.create_task(take(number)) for number in range(3)]
-            await asyncio.sleep(0.05)
-            tasks[1].cancel()
-            await asyncio.sleep(0.01)
-            same("holders while it is held", [], got)
-        await asyncio.gather(tasks[0], tasks[2])
-        same("later holders", [0, 2], sorted(got))
-
-
-@clause(CLAUSES, needs=("leases",), timeout=120)
-async def a_lease_ends_with_its_process(bench: Bench) -> None:
-    """A lease held by another process excludes this one, until that process lets go or is killed."""
-    id = bench.id()
-    for killed in (True, False):
-        async with bench.children({"task": "hold", "id": id}) as (child,), bench.open() as store:
-            await child.expect("held")
-            await _busy(store.store.lease(id, actor_id=ACTOR, timeout=0.1), "two processes hold the lease")
-            if killed:
-                await child.kill()
-            else:
-                child.go()
-                await child.rest()
-            async with store.store.lease(id, actor_id=ACTOR, timeout=10 if killed else 0):
-                pass
 
 
 # The rest of what a store can offer
@@ -311,7 +244,13 @@ async def what_is_not_offered_is_refused(bench: Bench) -> None:
         tries: dict[str, Callable[[], Awaitable[object]]] = {
             "delete": lambda: store.store.delete(id, actor_id=ACTOR),
             "sessions": lambda: store.store.sessions(actor_id=ACTOR),
+            "statistics": store.store.statistics,
+            "expire": lambda: store.store.expire(expire_after=1e9, limit=1),
         }
+        if not store.can("revisions"):
+            tries["restore"] = lambda: store.restore(bench.id(), user("x"), updated_at=1e9)
+        if not {"sessions", "all_actors"} <= store.store.capabilities:
+            tries["verify"] = store.store.verify
         for name, attempt in tries.items():
             if not store.can(name):
                 try:

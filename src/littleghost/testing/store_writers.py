@@ -451,14 +451,14 @@ def _entries(book: Path) -> list[int]:
     return [int(line) for line in book.read_text().split()] if book.exists() else []
 
 
-@clause(CLAUSES, timeout=180)
-async def a_killed_writer_loses_nothing(bench: Bench) -> None:
-    """A process killed while it writes leaves whole commits, and every one that it had been told of."""
-    id = bench.id()
+async def _kill_writers(bench: Bench, times: int, between: int) -> None:
+    """Kill processes that write turns of ``between`` messages and two, and look at what each of them leaves."""
+    id, size = bench.id(), between + 2
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder, "book")
-        for _ in range(6):
-            async with bench.children({"task": "write", "id": id, "book": os.fspath(book)}) as (child,):
+        order = {"task": "write", "id": id, "book": os.fspath(book), "between": between}
+        for _ in range(times):
+            async with bench.children(order) as (child,):
                 await child.expect("ready")
                 await asyncio.sleep(random.uniform(0.0, 0.3))  # noqa: S311 (a moment)
                 await child.kill()
@@ -467,11 +467,24 @@ async def a_killed_writer_loses_nothing(bench: Bench) -> None:
                 snapshot = await store.load(id)
                 last = snapshot.state["number"] if snapshot else 0
                 texts = [message.text for message in snapshot.messages] if snapshot else []
-                same("turns, from the state", 3 * last, len(texts))
+                same("messages, from the state", size * last, len(texts))
                 for number in range(1, last + 1):
-                    same("a turn", (str(number),) * 2, tuple(texts[3 * number - 3 : 3 * number : 2]))
+                    turn = texts[size * (number - 1) : size * number]
+                    same("a turn", (str(number),) * 2, (turn[0], turn[-1]))
                 expect(
                     set(told) <= set(range(1, last + 1)),
                     f"acknowledged and lost: {sorted(set(told) - set(range(1, last + 1)))}",
                 )
-                expect(last - len(set(told)) <= 6, "more turns than could have been under way")
+                expect(last - len(set(told)) <= times, "more turns than could have been under way")
+
+
+@clause(CLAUSES, timeout=180)
+async def a_killed_writer_loses_nothing(bench: Bench) -> None:
+    """A process killed while it writes leaves whole commits, and every one that it had been told of."""
+    await _kill_writers(bench, 6, between=1)
+
+
+@clause(CLAUSES, timeout=180)
+async def a_killed_writer_of_large_commits_loses_nothing(bench: Bench) -> None:
+    """The same where each commit has hundreds of messages."""
+    await _kill_writers(bench, 4, between=598)

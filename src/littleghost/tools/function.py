@@ -24,6 +24,7 @@ __all__ = ["FunctionTool", "tool"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_RESULT_TYPES: frozenset[type] = frozenset({Text, Image, Document})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns?|Raises|Yields?|Notes?|Examples?|Attributes):\s*$")
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
@@ -128,9 +129,8 @@ def result_content(value: Any) -> tuple[Block, ...]:
     if isinstance(value, str):
         return (Text(data.check_text(value, "result")),)
     items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else (value,))
-    kinds: set[type] = {type(item) for item in items}
-    if kinds & BLOCK_TYPES:
-        if not kinds <= {Text, Image, Document}:
+    if not BLOCK_TYPES.isdisjoint(map(type, items)):
+        if not _RESULT_TYPES.issuperset(map(type, items)):
             raise DataError.at(
                 "result", "blocks of a result are Text, Image or Document, with nothing else beside them"
             )

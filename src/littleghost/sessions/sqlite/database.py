@@ -6,11 +6,14 @@ file exist. An empty file is a new database, unless that sign says that there wa
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -23,6 +26,7 @@ from littleghost.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from littleghost.sessions.sqlite import rows
 from littleghost.sessions.sqlite import statements as sql
 
 __all__ = ["DatabaseFile", "Durability", "is_busy", "store_error"]
@@ -108,29 +112,70 @@ class DatabaseFile(Struct, frozen=True):
         """The file beside it."""
         return f"{self.path}-lease"
 
-    def connect(self) -> sqlite3.Connection:
+    @property
+    def log_path(self) -> str:
+        """The write-ahead log, as SQLite names it."""
+        return f"{self.path}-wal"
+
+    def connect(self, *, writes: bool) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
         """Return a new connection to the file, which is made, with its tables, where it is missing. One attempt.
 
+        A file of an older format is brought up to this one, in one transaction.
+
+        Args:
+            writes: Whether the connection is to write. One that is not also opens what this process may only read.
+
+        Returns:
+            The connection, and the state of the file if what is read is true only as long as `at_rest` tells the same.
+
         Raises:
-            FormatError: It belongs to another program, or to a newer version of this library.
+            FormatError: It belongs to another program, or to a newer version of this library, or to an older one and cannot be written.
             CorruptSessionError: It is damaged, or was truncated.
             StoreUnavailableError: It cannot be opened.
             sqlite3.Error: Anything else; see `is_busy` and `store_error`.
         """
         self._look()
+        try:
+            return self._opened(self.path, self._prepare), None
+        except sqlite3.Error as error:
+            if writes or not _is_denied(error):
+                raise
+            # To read beside writers takes a small file beside the log, which cannot be made here. Where there is no log, nobody
+            # writes now, and the file alone is all there is.
+            state = self.at_rest()
+            if state is None:
+                if _size(self.log_path):
+                    raise StoreUnavailableError(
+                        f"{self.path}: its log holds commits that cannot be read without writing beside it; "
+                        f"open it once where this process may write ({error})",
+                        path=self.path,
+                    ) from error
+                raise
+            return self._opened(f"{Path(self.path).as_uri()}?immutable=1", self._prepare_still), state
+
+    def _opened(self, name: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path,
+            name,
             timeout=BUSY_MILLISECONDS / 1000,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
+            uri=name != self.path,
         )
         try:
-            self._prepare(connection)
+            prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def at_rest(self) -> tuple[int, int] | None:
+        """Return the size of the file and when it was written, if there is no log beside it, else ``None``."""
+        with suppress(FileNotFoundError):
+            if not _size(self.log_path):
+                status = os.stat(self.path)  # noqa: PTH116
+                return status.st_size, status.st_mtime_ns
+        return None
 
     def identity(self) -> tuple[int, int] | None:
         """Return what tells the file now at the path from any other; ``None`` where there is none."""
@@ -171,13 +216,10 @@ class DatabaseFile(Struct, frozen=True):
     def _prepare(self, connection: sqlite3.Connection) -> None:
         # Before anything is changed, for the file may be another program's; in one transaction, for tables may be made meanwhile.
         connection.execute("BEGIN")
-        new = self._recognise(connection)
+        version = self._recognise(connection)
         connection.execute("COMMIT")
-        if not new and (_size(self.path) or 0) % SMALLEST_PAGE:
-            # SQLite would take what is missing of the last page for zeros.
-            raise CorruptSessionError(
-                f"{self.path}: its end is missing; restore it from a backup", path=self.path
-            )
+        if version:
+            self._check_end()
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailableError(
@@ -188,13 +230,12 @@ class DatabaseFile(Struct, frozen=True):
         connection.execute(f"PRAGMA fullfsync = {self.durability == 'full'}")
         connection.execute(f"PRAGMA checkpoint_fullfsync = {self.durability != 'off'}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
-        if new:
+        _distrust(connection)
+        if version != sql.VERSION:
             connection.execute("BEGIN IMMEDIATE")
-            if self._recognise(connection):  # else another process made the tables meanwhile
-                for statement in sql.SCHEMA:
-                    connection.execute(statement)
+            self._bring_up(
+                connection, self._recognise(connection)
+            )  # another process may have done it meanwhile
             connection.execute("COMMIT")
         if not _size(self.lease_path):
             with suppress(OSError):  # a protection less, and nothing that must not work without it
@@ -202,21 +243,67 @@ class DatabaseFile(Struct, frozen=True):
             with suppress(OSError):
                 os.truncate(self.lease_path, 1)
 
-    def _recognise(self, connection: sqlite3.Connection) -> bool:
-        """Return whether the file is new, or raise unless it is ours."""
+    def _prepare_still(self, connection: sqlite3.Connection) -> None:
+        """Prepare a connection that takes no locks and sees no log."""
+        version = self._recognise(connection)
+        if not version:
+            raise StoreUnavailableError(
+                f"{self.path}: it is empty, and cannot be written by this process", path=self.path
+            )
+        self._check_end()
+        if version != sql.VERSION:
+            raise self._stuck(version)
+        _distrust(connection)
+
+    def _check_end(self) -> None:
+        if (_size(self.path) or 0) % SMALLEST_PAGE:
+            # SQLite would take what is missing of the last page for zeros.
+            raise CorruptSessionError(
+                f"{self.path}: its end is missing; restore it from a backup", path=self.path
+            )
+
+    def _bring_up(self, connection: sqlite3.Connection, version: int) -> None:
+        """Make tables, or make those of an older format into ours, within a transaction that writes."""
+        if version == sql.VERSION:
+            return
+        if version:
+            connection.create_function("hour_of", 1, rows.hour_of)
+            connection.create_function("size_sum", 3, rows.size_sum)
+            steps = [sql.UPGRADES[older] for older in range(version, sql.VERSION)]
+        else:
+            steps = [(*sql.SCHEMAS[sql.VERSION], sql.MARK)]
+        try:
+            for statement in itertools.chain(*steps, [sql.MARK_VERSION]):
+                connection.execute(statement)
+        except sqlite3.Error as error:
+            if version and _is_denied(error):
+                raise self._stuck(version) from error
+            raise
+        self._recognise(connection)
+
+    def _stuck(self, version: int) -> FormatError:
+        return FormatError(
+            f"{self.path}: the file has format {version}, and is read-only for this process; open it once where it can be written, "
+            f"which makes it format {sql.VERSION}",
+            found=version,
+            supported=sql.VERSION,
+        )
+
+    def _recognise(self, connection: sqlite3.Connection) -> int:
+        """Return the format of the file, ``0`` if it is new, or raise unless it is ours."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application == sql.APPLICATION_ID:
-            if version != sql.VERSION:
+            if version not in sql.SCHEMAS:
                 raise FormatError(
-                    f"{self.path}: the file has format {version}, and this version of the library reads format {sql.VERSION}",
+                    f"{self.path}: the file has format {version}, and this version of the library reads formats up to {sql.VERSION}",
                     found=version,
                     supported=sql.VERSION,
                 )
-            found = [_words(text) for (text,) in connection.execute(sql.TEXT_OF_TABLES)]
-            if found != [_words(text) for text in sql.TABLES]:
+            found = [_words(text) for (text,) in connection.execute(sql.TEXTS)]
+            if found != [_words(text) for text in sql.SCHEMAS[version]]:
                 raise CorruptSessionError(f"{self.path}: {_CORRUPT[sqlite3.SQLITE_ERROR]}", path=self.path)
-            return False
+            return version
         (anything,) = connection.execute(sql.ANYTHING).fetchone()
         if application or version or anything:
             raise FormatError(
@@ -224,7 +311,18 @@ class DatabaseFile(Struct, frozen=True):
                 found=f"application {application:#x}, version {version}",
                 supported=sql.VERSION,
             )
-        return True
+        return 0
+
+
+def _distrust(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def _is_denied(error: sqlite3.Error) -> bool:
+    """Whether ``error`` says that something cannot be written, or made, beside what is read."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def _words(text: object) -> list[str]:

@@ -8,6 +8,7 @@ only where two trees of their own say so: the index of ``sessions``, and ``names
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from binascii import crc_hqx
 from hashlib import blake2b
@@ -31,9 +32,11 @@ __all__ = [
     "count_at",
     "damaged",
     "head",
+    "hour_of",
     "name_hash",
     "read_head",
     "rowid",
+    "size_sum",
 ]
 
 LAST_NUMBER = (1 << sql.NUMBER_BITS) - 1
@@ -42,6 +45,7 @@ LAST_KEY = (1 << 63 - sql.NUMBER_BITS) - 1
 Name = tuple[str, str]
 """The scope of a session and its id."""
 
+_LAST_HOUR = 1 << 50
 _SESSION = Layout("<qq").pack
 _SIGNED = 1 << 31
 """Subtracted from a sum, for SQLite keeps an integer from 2**31 on in six bytes and not in four."""
@@ -80,7 +84,7 @@ def commit_sum(place: int, epoch: int, count: int, commit_id: str | None, digest
 
 
 class Head(Struct, frozen=True):
-    """A session's row but for its state and metadata, in the order of its columns."""
+    """A session's row but for its state and metadata, in the order of the columns that are selected."""
 
     key: int
     epoch: int
@@ -89,24 +93,58 @@ class Head(Struct, frozen=True):
     count: int
     created_at: float
     updated_at: float
+    size: int
 
     def fixed_sum(self, name: Name) -> int:
         """Return the sum of what an append leaves as it is."""
         return _sum(self.key, self.epoch, self.root, self.created_at, *name)
 
-    def head_sum(self) -> int:
+    def small_sum(self) -> int:
         """Return the sum of what each commit changes."""
         return _sum(self.key, self.epoch, self.number, self.count, self.updated_at)
 
+    def columns(self, name: Name) -> tuple[object, ...]:
+        """Return what is written of it, in the order of `statements.NEW_SESSION` and `statements.UPDATE_SESSION`."""
+        return (
+            self.epoch,
+            self.number,
+            self.root,
+            self.count,
+            self.size,
+            size_sum(self.key, self.epoch, self.size),
+            self.created_at,
+            self.updated_at,
+            self.fixed_sum(name),
+            self.small_sum(),
+        )
 
-def head(name: Name, row: tuple[object, ...]) -> Head:
+
+def size_sum(key: object, epoch: object, size: int) -> int:
+    """Return what ``size`` is written with. The sum of both stays the same for a session, whatever is added to its size."""
+    return _sum(key, epoch) - size
+
+
+def hour_of(moment: object) -> int:
+    """Return the hour since 1970 in which ``moment``, in seconds, is; ``0`` for what is no number."""
+    if not isinstance(moment, int | float):
+        return 0
+    return math.floor(max(-_LAST_HOUR, min(_LAST_HOUR, moment / 3600)))
+
+
+def head(name: Name, row: tuple[Any, ...]) -> Head:
     """Return the head in ``row``, which begins with the columns of `statements.HEAD`.
 
     Raises:
         CorruptSessionError: It is not what was written for the session ``name``.
     """
-    found = Head(*row[:7])  # type: ignore[arg-type] (what the sums tell)
-    if row[7:9] != (found.fixed_sum(name), found.head_sum()):
+    found, size = Head(*row[:8]), row[7]
+    derived = (
+        size_sum(found.key, found.epoch, size) if isinstance(size, int) else None,
+        hour_of(found.updated_at),
+        found.fixed_sum(name),
+        found.small_sum(),
+    )
+    if row[8:12] != derived:
         raise damaged(name[1])
     return found
 
@@ -121,7 +159,7 @@ def read_head(
     """
     row = db.execute(statement, name).fetchone()
     if row is not None:
-        return head(name, row), row[9:]
+        return head(name, row), row[12:]
     if db.execute(sql.NAMED, (name_hash(name),)).fetchone():
         raise damaged(name[1])
     return None, ()

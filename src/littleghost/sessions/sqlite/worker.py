@@ -108,6 +108,7 @@ class Worker:
         self.using = threading.Lock()  # held while SQLite is at work
         self.connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._state: tuple[int, int] | None = None
         self._paused = False
 
     def submit(self, job: Job) -> None:
@@ -203,6 +204,8 @@ class Worker:
             connection.execute("COMMIT")
             if self.writes:
                 self._still_there()
+            elif self._state is not None and self._state != self.file.at_rest():
+                return jobs  # others have begun to write meanwhile
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
             if connection.in_transaction:
                 with suppress(sqlite3.Error):
@@ -215,11 +218,15 @@ class Worker:
         return []
 
     def _open(self) -> sqlite3.Connection:
-        if self.connection is None:
-            self.connection = self.file.connect()
-            self._identity = self.file.identity()
-        elif not self.writes:  # a writer looks when it has written, before it tells anybody
+        if (
+            self.connection is not None and not self.writes
+        ):  # a writer looks when it has written, before it tells anybody
             self._still_there()
+            if self._state != (self._state and self.file.at_rest()):
+                self._close()
+        if self.connection is None:
+            self.connection, self._state = self.file.connect(writes=self.writes)
+            self._identity = self.file.identity()
         return self.connection
 
     def _still_there(self) -> None:

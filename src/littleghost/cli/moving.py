@@ -1,0 +1,194 @@
+"""``littleghost sessions export``, ``import`` and ``copy``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import ExitStack, aclosing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from littleghost import (
+    AllActors,
+    ConfigurationError,
+    SessionStore,
+    StoreUnavailableError,
+    Transferred,
+    copy_sessions,
+    export_sessions,
+    import_sessions,
+)
+from littleghost.cli.files import replacing
+from littleghost.cli.progress import Tally, progress, sessions_of
+from littleghost.cli.quantities import shown_size
+from littleghost.cli.stores import closing, existing_store, store_at
+from littleghost.cli.terminal import Terminal, write_json
+from littleghost.cli.waiting import bytes_of, write_bytes
+from littleghost.sessions.transfer import Existing
+
+__all__ = ["copy_between", "export_to", "import_from"]
+
+STANDARD = "-"
+TOGETHER = 1 << 18
+"""How many bytes of lines are written at once."""
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+def export_to(
+    terminal: Terminal, output: str, *, store: str | None, actor: str | AllActors | None, as_json: bool
+) -> int:
+    """Write the sessions of a store to a file, or to standard output; return the exit status."""
+    tally = Tally(terminal, as_json=as_json)
+    opened = existing_store(store)
+    with ExitStack() as stack:
+        what = "the output is cut" if output == STANDARD else f"{output} is as it was before"
+        stack.enter_context(_interrupted(terminal, what))
+        if output == STANDARD:
+            sys.stdout.flush()
+
+            async def write(raw: bytes) -> None:
+                await write_bytes(sys.stdout.fileno(), raw)
+        else:
+            put = stack.enter_context(replacing(Path(output)))
+
+            async def write(raw: bytes) -> None:
+                put(raw)
+
+        size = asyncio.run(_export(terminal, opened, actor, write, tally))
+    if output != STANDARD and as_json:
+        write_json({**tally.summary(), "size": size})
+    elif as_json:
+        terminal.err.print(msgspec.json.encode({**tally.summary(), "size": size}).decode())
+    else:
+        words = f"{tally.counts['written']} sessions exported, {tally.messages} messages, {shown_size(size)}"
+        failed = f"; {len(tally.failed)} could not be read, and are not in it" if tally.failed else ""
+        (terminal.err if output == STANDARD else terminal.out).print(words + failed)
+    return 1 if tally.failed else 0
+
+
+async def _export(
+    terminal: Terminal, store: SessionStore, actor: str | AllActors | None, write: Write, tally: Tally
+) -> int:
+    size, waiting = 0, bytearray()
+    async with closing(store):
+        # A bar and what is exported would be one on top of the other.
+        total = None if sys.stdout.isatty() else await sessions_of(store, actor)
+        with progress(terminal, "exporting", total) as advance:
+
+            def report(done: Transferred) -> None:
+                tally.add(done)
+                advance(1)
+
+            async with aclosing(export_sessions(store, actor_id=actor, report=report)) as lines:
+                async for line in lines:
+                    waiting += line
+                    if len(waiting) >= TOGETHER:
+                        size += len(waiting)
+                        await write(bytes(waiting))
+                        waiting.clear()
+    await write(bytes(waiting))
+    return size + len(waiting)
+
+
+def import_from(
+    terminal: Terminal, source: str, *, existing: Existing, store: str | None, as_json: bool
+) -> int:
+    """Put the sessions of a file, or of standard input, into a store; return the exit status."""
+    tally = Tally(terminal, as_json=as_json)
+    with _opened(source) as descriptor:
+        opened = store_at(store)
+        with _told(terminal, tally, as_json=as_json):
+            asyncio.run(_import(terminal, opened, descriptor, existing, tally))
+    return 1 if tally.failed else 0
+
+
+async def _import(
+    terminal: Terminal, store: SessionStore, descriptor: int, existing: Existing, tally: Tally
+) -> None:
+    async with closing(store), aclosing(bytes_of(descriptor)) as chunks:
+        with progress(terminal, "importing", None) as advance:
+            await _count(import_sessions(store, chunks, existing=existing), tally, advance)
+
+
+@contextmanager
+def _opened(source: str) -> Generator[int]:
+    if source == STANDARD:
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise ConfigurationError(f"{source} cannot be read ({error.strerror})") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def copy_between(
+    terminal: Terminal,
+    source: str,
+    destination: str,
+    *,
+    actor: str | AllActors | None,
+    existing: Existing,
+    as_json: bool,
+) -> int:
+    """Copy sessions from one store to another; return the exit status."""
+    tally = Tally(terminal, as_json=as_json)
+    stores = existing_store(source), store_at(destination)
+    with _told(terminal, tally, as_json=as_json):
+        asyncio.run(_copy(terminal, *stores, actor, existing, tally))
+    return 1 if tally.failed else 0
+
+
+async def _copy(
+    terminal: Terminal,
+    source: SessionStore,
+    destination: SessionStore,
+    actor: str | AllActors | None,
+    existing: Existing,
+    tally: Tally,
+) -> None:
+    async with closing(source), closing(destination):
+        total = await sessions_of(source, actor)
+        with progress(terminal, "copying", total) as advance:
+            await _count(
+                copy_sessions(source, destination, actor_id=actor, existing=existing), tally, advance
+            )
+
+
+async def _count(outcomes: AsyncGenerator[Transferred], tally: Tally, advance: Callable[[int], None]) -> None:
+    async with aclosing(outcomes):
+        async for done in outcomes:
+            tally.add(done)
+            advance(1)
+
+
+@contextmanager
+def _told(terminal: Terminal, tally: Tally, *, as_json: bool) -> Generator[None]:
+    """Say what was done, also where the block ends early, and that it can be run again."""
+    try:
+        with _interrupted(terminal, "run the same command again, and it goes on where it stopped"):
+            yield
+    except StoreUnavailableError:
+        terminal.err.print("run the same command again, and it goes on where it stopped", style="dim")
+        raise
+    finally:
+        if as_json:
+            write_json(tally.summary())
+        else:
+            terminal.out.print(str(tally))
+
+
+@contextmanager
+def _interrupted(terminal: Terminal, what: str) -> Generator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.err.print(f"interrupted; {what}", style="dim")
+        raise

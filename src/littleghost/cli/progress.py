@@ -1,0 +1,97 @@
+"""How far a command is, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from littleghost import ALL_ACTORS, AllActors, SessionStore, Transferred
+from littleghost.cli.terminal import Terminal, printable
+
+__all__ = ["Tally", "named", "progress", "sessions_of"]
+
+
+@contextmanager
+def progress(terminal: Terminal, what: str, total: int | None) -> Generator[Callable[[int], None]]:
+    """Show a bar on standard error while the block lasts, where that is a terminal, and return what moves it on.
+
+    Args:
+        terminal: Where to show it.
+        what: What is done.
+        total: How much there is; ``None`` where that is not known.
+    """
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=terminal.err,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not watched(),
+    )
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+def watched() -> bool:
+    """Whether somebody sees what is written to standard error."""
+    return sys.stderr.isatty()
+
+
+async def sessions_of(store: SessionStore, actor: str | AllActors | None = ALL_ACTORS) -> int | None:
+    """Return how many sessions there are to go through, where somebody wants to know and the store can tell."""
+    if not watched() or "statistics" not in store.capabilities:
+        return None
+    return (await store.statistics(actor_id=actor)).sessions
+
+
+class Tally:
+    """How many sessions had which outcome, and which failed."""
+
+    def __init__(self, terminal: Terminal, *, as_json: bool) -> None:
+        self._terminal = terminal
+        self._as_json = as_json
+        self.counts = {"written": 0, "same": 0, "replaced": 0, "skipped": 0}
+        self.messages = 0
+        self.failed: list[dict[str, Any]] = []
+
+    def add(self, done: Transferred) -> None:
+        """Count one, and say at once what failed."""
+        if done.outcome != "failed":
+            self.counts[done.outcome] += 1
+            self.messages += done.count
+            return
+        self.failed.append({"id": done.id, "actor_id": done.actor_id, "problem": done.problem})
+        if not self._as_json:
+            self._terminal.err.print(
+                f"failed: {named(done.id, done.actor_id)}: {printable(done.problem or '', lines=False)}",
+                style="red",
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {**self.counts, "messages": self.messages, "failed": self.failed}
+
+    def __str__(self) -> str:
+        words = {"written": "written", "same": "there already", "replaced": "replaced", "skipped": "skipped"}
+        parts = [
+            f"{number} {words[name]}" for name, number in self.counts.items() if number or name == "written"
+        ]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        return "sessions: " + ", ".join(parts)
+
+
+def named(id: str | None, actor: str | None) -> str:
+    """Return what to call a session before people."""
+    if id is None:
+        return "a session of unknown name"
+    shown = printable(id, lines=False)
+    return shown if actor is None else f"{shown} (actor {printable(actor, lines=False)})"

@@ -1,0 +1,518 @@
+"""Connections to one server: a pool for each event loop, and what becomes of a statement whose connection is lost.
+
+A statement is a transaction by itself, so a connection is clean whenever its answer is there, and goes back without being reset. Each
+statement runs in a task of its own: who is cancelled leaves at once, the statement ends in its own time, and who asks next about the same
+session waits for that.
+
+When a connection is lost while a statement is under way, nobody knows whether it took place. It is sent again only where that is the same
+as once; see `Pool.fetch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from littleghost.errors import StoreError, StoreUnavailableError
+from littleghost.sessions.postgres import migrations
+from littleghost.sessions.postgres.failures import (
+    asyncpg,
+    is_stale_plan,
+    is_unknown_statement,
+    outcome,
+    store_error,
+)
+from littleghost.sessions.postgres.statements import Statement, Statements
+
+__all__ = ["Pool", "Pools", "Settings"]
+
+Answer = TypeVar("Answer")
+Rows = Sequence[Sequence[Any]]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+UNSEEN_SECONDS: Final = 0.1
+"""After so long without use a connection is looked at before it is used, for the server may have ended it meanwhile."""
+
+IDLE_SECONDS: Final = 300.0
+CLOSE_SECONDS: Final = 5.0
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How to connect. Never shown, for ``dsn`` may hold a password."""
+
+    dsn: str
+    min_connections: int
+    max_connections: int
+    connect_timeout: float
+    command_timeout: float
+    acquire_timeout: float
+    prepared_statements: bool | None
+
+    def __repr__(self) -> str:
+        return "Settings(…)"
+
+
+class Link:
+    """A connection, and the statements that were prepared on it."""
+
+    __slots__ = ("prepared", "raw", "used")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.prepared: dict[str, Any] = {}
+        self.used = time.monotonic()
+
+    def has_news(self) -> bool:
+        """Whether something came in while nobody asked: most likely the end of the connection."""
+        with suppress(AttributeError, OSError, ValueError):
+            poll = select.poll()
+            poll.register(self.raw._transport.get_extra_info("socket").fileno(), select.POLLIN)  # noqa: SLF001
+            return bool(poll.poll(0))
+        return False
+
+
+class Pool:
+    """The connections of one event loop. Used by tasks of that loop only."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._settings = pools.settings
+        self._loop = asyncio.get_running_loop()
+        self._links: set[Link] = set()
+        self._idle: list[Link] = []
+        self._size = 0  # with those that are being opened
+        self._waiting: deque[asyncio.Future[Link | None]] = deque()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._left: dict[bytes, set[asyncio.Task[Any]]] = {}  # whose caller was cancelled, by the session
+        self._guard = asyncio.Lock()  # of who looks at the tables
+        self._trimming: asyncio.TimerHandle | None = None
+        self.closed = False
+        self._last_wish = self._until_the_loop_ends()
+
+    # -- statements
+
+    async def fetch(
+        self,
+        statement: Statement,
+        *arguments: Any,
+        repeat: bool,
+        name: bytes | None = None,
+    ) -> Rows:
+        """Return the rows that ``statement`` gives.
+
+        Args:
+            statement: A statement that is a transaction by itself.
+            arguments: Its arguments.
+            repeat: Whether doing it twice is the same as once; then it is sent again when its answer was lost.
+            name: Whose session it is about.
+
+        Raises:
+            StoreError: It failed, in a way that trying again did not cure.
+        """
+        if name is not None and name in self._left:
+            await self.settled(name)
+        give_up = self._loop.time() + self._settings.acquire_timeout
+        if not self._pools.ready:
+            await self._make_ready(give_up)
+        pause = FIRST_PAUSE
+        while True:
+            link = await self._acquire(give_up)
+            rows, error = await self._outlasting(self._perform(link, statement, arguments), name)
+            if error is None:
+                return rows
+            known = outcome(error, sent=True)
+            again = known == "later" or (known == "unknown" and repeat)
+            if not again or self._loop.time() + pause > give_up:
+                raise store_error(error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def settled(self, name: bytes) -> None:
+        """Wait until no statement about the session is under way that nobody waits for any more."""
+        while left := self._left.get(name):
+            await asyncio.wait(left)
+
+    def start(self, work: Coroutine[Any, Any, Answer]) -> asyncio.Task[Answer]:
+        """Do ``work`` in a task that lives until it is done."""
+        task = self._loop.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _outlasting(self, work: Coroutine[Any, Any, Answer], name: bytes | None) -> Answer:
+        """Await ``work``, which goes on if this task is cancelled."""
+        task = self.start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if name is not None and not task.done():
+                self._leave(name, task)
+            raise
+
+    def _leave(self, name: bytes, task: asyncio.Task[Any]) -> None:
+        left = self._left.setdefault(name, set())
+        left.add(task)
+
+        def end(_: object) -> None:
+            left.discard(task)
+            if not left and self._left.get(name) is left:
+                del self._left[name]
+
+        task.add_done_callback(end)
+
+    async def _perform(
+        self, link: Link, statement: Statement, arguments: Sequence[Any]
+    ) -> tuple[Rows, BaseException | None]:
+        """Do it on ``link``, and give that back; return what went wrong instead of raising it, for nobody may be there to see."""
+        try:
+            rows = await self._send(link, statement, arguments)
+        except Exception as error:  # noqa: BLE001 (judged by who asked)
+            # What the server refuses leaves the connection as it was; after everything else nobody knows what comes next on it.
+            if isinstance(error, asyncpg.PostgresError) and not link.raw.is_closed():
+                self._release(link)
+            else:
+                self._discard(link)
+            return (), error
+        except BaseException:  # the loop is ending
+            self._discard(link)
+            raise
+        self._release(link)
+        return rows, None
+
+    async def _send(self, link: Link, statement: Statement, arguments: Sequence[Any]) -> Rows:
+        timeout = self._settings.command_timeout
+        while self._pools.prepared:
+            try:
+                prepared = link.prepared.get(statement.name)
+                if prepared is None:
+                    prepared = await link.raw.prepare(statement.text, name=statement.name, timeout=timeout)
+                    link.prepared[statement.name] = prepared
+                return await prepared.fetch(*arguments, timeout=timeout)
+            except asyncpg.PostgresError as error:
+                if is_stale_plan(error) and link.prepared:
+                    link.prepared.clear()
+                elif is_unknown_statement(error) and self._settings.prepared_statements is None:
+                    self._pools.prepared = False
+                else:
+                    raise
+        return await link.raw.fetch(statement.text, *arguments, timeout=timeout)
+
+    # -- tables
+
+    async def _make_ready(self, give_up: float) -> None:
+        """See that the tables are there and ours, once for the store."""
+        async with self._guard:
+            if not self._pools.ready:
+                await self._alone(lambda raw: migrations.prepare(raw, self._pools.statements), give_up)
+                self._pools.ready = True
+
+    async def migrate(self) -> None:
+        """Make the tables, or bring them up to date."""
+        give_up = self._loop.time() + self._settings.acquire_timeout
+        async with self._guard:
+            await self._alone(lambda raw: migrations.migrate(raw, self._pools.statements), give_up)
+            self._pools.ready = True
+
+    async def _alone(self, work: Callable[[Any], Awaitable[Answer]], give_up: float) -> Answer:
+        """Do ``work`` with a connection, again where it can do no harm; whatever it left unfinished ends with the connection."""
+        while True:
+            link = await self._acquire(give_up)
+            try:
+                answer = await work(link.raw)
+            except Exception as error:
+                self._discard(link)
+                if outcome(error, sent=True) == "refused" or self._loop.time() > give_up:
+                    raise store_error(error) from error.__cause__
+                await asyncio.sleep(FIRST_PAUSE * random.uniform(1, 2))  # noqa: S311 (no secret)
+            except BaseException:
+                self._discard(link)
+                raise
+            else:
+                self._release(link)
+                return answer
+
+    # -- the pool
+
+    async def _acquire(self, give_up: float) -> Link:
+        while True:
+            if self.closed:
+                raise _closed()
+            while self._idle:
+                link = self._idle.pop()
+                if await self._is_there(link):
+                    return link
+                self._discard(link)
+            if self._size < self._settings.max_connections:
+                return await self._open(give_up)
+            link = await self._wait(give_up)
+            if link is not None:
+                return link
+
+    async def _is_there(self, link: Link) -> bool:
+        if time.monotonic() - link.used > UNSEEN_SECONDS and link.has_news():
+            try:
+                await asyncio.sleep(0)  # lets the loop take in what came
+                await asyncio.sleep(0)
+            except BaseException:
+                self._discard(link)
+                raise
+        return not link.raw.is_closed()
+
+    async def _wait(self, give_up: float) -> Link | None:
+        """Wait for a connection, or for room to open one."""
+        waiter: asyncio.Future[Link | None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout_at(give_up):
+                return await waiter
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                link = waiter.result()
+                if link is None:
+                    self._wake()
+                else:
+                    self._release(link)
+            else:
+                with suppress(ValueError):
+                    self._waiting.remove(waiter)
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailableError(
+                    f"PostgreSQL: all {self._settings.max_connections} connections were in use for {self._settings.acquire_timeout:g} s; "
+                    "allow more (max_connections), or wait longer (acquire_timeout)",
+                    code=None,
+                ) from None
+            raise
+
+    async def _open(self, give_up: float) -> Link:
+        self._size += 1
+        try:
+            if not self._links:
+                with suppress(RuntimeError, StopAsyncIteration):  # it was begun before
+                    await self._last_wish.asend(None)
+            link = Link(await self._connect(give_up))
+            if self.closed:
+                link.raw.terminate()
+                raise _closed()
+        except BaseException:
+            self._size -= 1
+            self._wake()
+            raise
+        self._links.add(link)
+        return link
+
+    async def _connect(self, give_up: float) -> Any:
+        settings, pause = self._settings, FIRST_PAUSE
+        names = {} if "application_name" in settings.dsn else {"application_name": "littleghost"}
+        while True:
+            left = give_up - self._loop.time()
+            try:
+                return await asyncpg.connect(
+                    settings.dsn,
+                    timeout=max(0.1, min(settings.connect_timeout, left)),
+                    statement_cache_size=0,
+                    server_settings=names,
+                )
+            except Exception as error:  # noqa: BLE001 (in our words)
+                failed = store_error(error)
+                if outcome(error, sent=False) == "later" and left > pause:
+                    failed = None
+            if failed is not None:  # raised here, where it has no context that says more than it may
+                raise failed
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _release(self, link: Link) -> None:
+        if self.closed or link.raw.is_closed():
+            self._discard(link)
+            return
+        link.used = time.monotonic()
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(link)
+                return
+        self._idle.append(link)
+        if self._trimming is None and len(self._links) > self._settings.min_connections:
+            self._trimming = self._loop.call_later(IDLE_SECONDS, self._trim)
+
+    def _discard(self, link: Link) -> None:
+        if link in self._links:
+            self._links.discard(link)
+            self._size -= 1
+            link.raw.terminate()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the first who waits open a connection of its own."""
+        while self._waiting and self._size < self._settings.max_connections:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _trim(self) -> None:
+        """Close what nobody has used for a while."""
+        self._trimming = None
+        old = time.monotonic() - IDLE_SECONDS
+        while self._idle and len(self._links) > self._settings.min_connections and self._idle[0].used <= old:
+            self._discard(self._idle.pop(0))
+        if self._idle and len(self._links) > self._settings.min_connections:
+            wait = max(1.0, self._idle[0].used - old)
+            self._trimming = self._loop.call_later(wait, self._trim)
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Close the connections after what is under way."""
+        self._shut()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+        for link in list(self._links):
+            with suppress(Exception):
+                await link.raw.close(timeout=CLOSE_SECONDS)
+            self._discard(link)
+        await self._last_wish.aclose()
+
+    def _shut(self) -> None:
+        self.closed = True
+        if self._trimming is not None:
+            self._trimming.cancel()
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def end(self) -> None:
+        """Close the connections at once. In the thread of the loop."""
+        self._shut()
+        for link in list(self._links):
+            with suppress(Exception):
+                self._discard(link)
+
+    def end_from_elsewhere(self) -> None:
+        """Close the connections at once, from any thread, whatever became of the loop."""
+        try:
+            self._loop.call_soon_threadsafe(self.end)
+        except RuntimeError:  # it is closed
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the connections without touching the loop, which is closed, or is the parent's in a forked child."""
+        self.closed = True
+        for link in self._links:
+            _drop(link.raw)
+        self._links.clear()
+        self._idle.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its event loop is closed."""
+        return self._loop.is_closed()
+
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None]:
+        # Event loops close the asynchronous generators that were begun in them before they close themselves.
+        try:
+            yield
+        finally:
+            self.end()
+
+
+def _drop(raw: Any) -> None:
+    """Close this process's end of a connection that asyncpg and asyncio must not touch any more: neither says a word, nor warns."""
+    with suppress(AttributeError, OSError):
+        raw._aborted = True  # noqa: SLF001
+        transport = raw._transport  # noqa: SLF001
+        socket, transport._sock = transport._sock, None  # noqa: SLF001
+        socket.close()
+
+
+class Pools:
+    """The pools of a store, one for each event loop. After ``fork`` the child has none."""
+
+    def __init__(self, settings: Settings, statements: Statements) -> None:
+        self.settings = settings
+        self.statements = statements
+        self.ready = False
+        """Whether the tables were seen to be there."""
+        self.prepared = settings.prepared_statements is not False
+        """Whether statements are prepared; not any more once a pooler has lost one."""
+        self._by_loop: dict[asyncio.AbstractEventLoop, Pool] = {}
+        self._guard = threading.Lock()
+        self._closed = False
+        _registry.add(self)
+
+    def here(self) -> Pool:
+        """Return the pool of the running event loop.
+
+        Raises:
+            StoreError: The store is closed.
+        """
+        loop = asyncio.get_running_loop()
+        pool = self._by_loop.get(loop)
+        if pool is not None and not pool.closed:
+            return pool
+        with self._guard:
+            if self._closed:
+                raise _closed()
+            for other, old in list(self._by_loop.items()):
+                if old.is_over:
+                    del self._by_loop[other]
+                    old.forget()
+            pool = self._by_loop[loop] = Pool(self)
+            return pool
+
+    async def close(self) -> None:
+        """Close every pool: that of this loop when it has done what it was asked to, the others at once."""
+        with self._guard:
+            self._closed = True
+            mine = self._by_loop.pop(asyncio.get_running_loop(), None)
+        self.end()
+        if mine is not None:
+            await mine.close()
+
+    def end(self) -> None:
+        """Close every pool at once, from any thread."""
+        with self._guard:
+            self._closed = True
+            pools = list(self._by_loop.values())
+            self._by_loop.clear()
+        for pool in pools:
+            pool.end_from_elsewhere()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: the connections, and the loops, are the parent's."""
+        self._guard = threading.Lock()
+        inherited = list(self._by_loop.values())
+        self._by_loop.clear()
+        for pool in inherited:
+            pool.forget()
+        _inherited.extend(inherited)
+
+
+def _closed() -> StoreError:
+    return StoreError("PostgreSQL: the store is closed; make a new one", code=None)
+
+
+_registry: weakref.WeakSet[Pools] = weakref.WeakSet()
+_inherited: list[Pool] = []
+"""In a forked child, what must not be collected: it is part of the parent's event loops."""
+
+
+def _after_fork_in_child() -> None:
+    for pools in list(_registry):
+        pools.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,249 @@
+"""What is in a row, and the sums that bind it to its place.
+
+PostgreSQL has checksums of its own for what a disk does to a page. These are for what people and programs do to rows: a body edited by
+hand, a row restored into the wrong place, a commit missing. They are no protection from somebody who computes them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final
+from zlib import crc32
+
+from msgspec import Struct
+
+from littleghost.errors import CorruptSessionError, DataError
+from littleghost.message import unpack_messages
+from littleghost.sessions.commits import actor_of, scope_of, unpack_bodies, unpack_object
+from littleghost.sessions.contract import Snapshot
+from littleghost.sessions.postgres.statements import LONG_ID, LONG_SCOPE
+from littleghost.sessions.records import Record
+
+__all__ = ["Key", "Packed", "bind", "body_sum", "id_sum", "problems", "revision", "revision_of", "snapshot"]
+
+Row = Sequence[Any]
+
+_MASK: Final = 0xFFFFFFFF
+_SIGNED: Final = 1 << 31
+
+
+def bind(crc: int, place: int) -> int:
+    """Return a checksum as it is stored: as 4 signed bytes, and another one at another place. `statements.BIND` is the same."""
+    return (crc ^ place & _MASK) - _SIGNED
+
+
+def body_sum(body: bytes) -> int:
+    """Return the checksum of a body, not yet bound."""
+    return crc32(body)
+
+
+def id_sum(commit_id: str | None, digest: bytes | None) -> int:
+    """Return the checksum of what tells a repeated commit, not yet bound."""
+    return 0 if commit_id is None else crc32(digest or b"", crc32(commit_id.encode()))
+
+
+class Key(Struct, frozen=True):
+    """The key of a session, as the tables have it."""
+
+    name: bytes
+    scope: bytes
+    id: bytes
+    text: str
+
+    @classmethod
+    def of(cls, actor_id: str | None, id: str) -> Key:
+        """Return the key of ``(actor_id, id)``."""
+        scope, encoded = scope_of(actor_id).encode(), id.encode()
+        return cls(_name(scope, encoded), scope, encoded, id)
+
+    @property
+    def arguments(self) -> tuple[bytes, bytes, bytes]:
+        """What the statements of one session begin with."""
+        return self.name, self.scope, self.id
+
+    def head_sum(self, state: bytes, metadata: bytes) -> int:
+        """Return the checksum of what a session's row says of it, not yet bound."""
+        return crc32(metadata, crc32(state, crc32(self.name)))
+
+
+def _name(scope: bytes, id: bytes) -> bytes:
+    return blake2b(b"%d %b%b" % (len(scope), scope, id), digest_size=16).digest()
+
+
+def beginnings(scope: bytes, id: bytes) -> tuple[bytes, bytes]:
+    """Return what the index by order has of a session."""
+    return scope[: LONG_SCOPE + 1], b"" if len(scope) > LONG_SCOPE else id[:LONG_ID]
+
+
+class Packed(Struct, frozen=True):
+    """A commit as the statements take it."""
+
+    bodies: list[bytes]
+    counts: list[int]
+    sums: list[int]
+    commit_id: str | None
+    digest: bytes | None
+    state: bytes
+    metadata: bytes
+    count: int
+    size: int
+
+    @classmethod
+    def of(cls, commit: Record) -> Packed:
+        """Return ``commit`` in its parts."""
+        bodies: list[bytes] = []
+        counts: list[int] = []
+        total = 0
+        for body, count in commit.parts():
+            total += count
+            bodies.append(body if count else b"")
+            counts.append(total)
+        return cls(
+            bodies,
+            counts,
+            [crc32(body) for body in bodies],
+            commit.commit_id,
+            None if commit.commit_id is None else commit.digest(),
+            commit.state,
+            commit.metadata,
+            commit.count,
+            sum(map(len, bodies)),
+        )
+
+    def arguments(self, key: Key) -> tuple[Any, ...]:
+        """Return ``$1`` to ``$14`` of the statements that write."""
+        return (
+            *key.arguments,
+            self.bodies,
+            self.counts,
+            self.sums,
+            self.commit_id,
+            self.digest,
+            id_sum(self.commit_id, self.digest),
+            self.state,
+            self.metadata,
+            key.head_sum(self.state, self.metadata),
+            self.count,
+            self.size,
+        )
+
+
+def revision(epoch: int, number: int) -> str:
+    """Return the revision of a commit."""
+    return f"{epoch:016x}-{number}"
+
+
+def revision_of(text: str) -> tuple[int, int] | None:
+    """Return the epoch and the number of a revision, ``None`` where ``text`` is none of ours."""
+    epoch, _, number = text.partition("-")
+    try:
+        found = int(epoch, 16), int(number)
+    except ValueError:
+        return None
+    return found if revision(*found) == text and found[0] < 1 << 63 and found[1] < _SIGNED else None
+
+
+def damaged(id: str) -> CorruptSessionError:
+    """Return the error for a session that cannot be trusted."""
+    return CorruptSessionError(
+        f"the session {id!r} is damaged: its rows do not fit together; verify() tells more, a backup has it whole",
+        id=id,
+    )
+
+
+def snapshot(key: Key, found: Sequence[Row]) -> Snapshot | None:
+    """Return the session in the rows of `statements.LOAD`.
+
+    Raises:
+        CorruptSessionError: They do not fit together.
+    """
+    if not found:
+        return None
+    _, _, _, epoch, number, root, count, checksum, state, metadata = found[0]
+    if (
+        len(found) != number - root + 1
+        or state is None
+        or bind(key.head_sum(state, metadata), epoch + number) != checksum
+    ):
+        raise damaged(key.text)
+    bodies: list[bytes] = []
+    for place, row in enumerate(found, root):
+        body: bytes | None = row[2]
+        # As `bind` has it.
+        if row[0] != place or body is None or (crc32(body) ^ epoch + place & _MASK) - _SIGNED != row[1]:
+            raise damaged(key.text)
+        bodies.append(body)
+    return Snapshot(
+        messages=unpack_bodies(bodies, count),
+        state=unpack_object(state, "state"),
+        metadata=unpack_object(metadata, "metadata"),
+        revision=revision(epoch, number),
+        count=count,
+    )
+
+
+def named(scope: bytes, id: bytes) -> tuple[str | None, str]:
+    """Return the actor and the id that a row names, as far as they can be read."""
+    return actor_of(scope.decode("utf-8", "replace")), id.decode("utf-8", "replace")
+
+
+def problems(found: Sequence[Row]) -> list[str]:
+    """Return what is wrong in the rows of `statements.WHOLE`, those of one session."""
+    _, _, _, _, _, _, _, epoch, number, root, count, size, checksum, name, scope, id, _, _ = found[0]
+    wrong: list[str] = []
+    key = Key(_name(scope, id), scope, id, "")
+    if key.name != name:
+        wrong.append("its row has the name of another session")
+    state, metadata = next(
+        ((row[16], row[17]) for row in found if row[0] is None or row[0] == number), (None, None)
+    )
+    if state is not None:
+        if bind(key.head_sum(state, metadata), epoch + number) != checksum:
+            wrong.append("its state, its metadata or its number was changed")
+        wrong += [
+            text
+            for value, what in ((state, "state"), (metadata, "metadata"))
+            for text in _unreadable(value, what)
+        ]
+    commits = {row[0]: row for row in found if row[0] is not None}
+    missing = [place for place in range(root, number + 1) if place not in commits]
+    if missing or not 1 <= root <= number:
+        wrong.append(
+            f"{len(missing) or 'all'} of its commits are missing, the first of them number {(missing or [root])[0]}"
+        )
+    if max(commits, default=0) > number:
+        wrong.append(f"it has commits after its last one, up to number {max(commits)}")
+    total = length = 0
+    for place, row in sorted(commits.items()):
+        upto, head, body_check, commit_id, digest, body = row[1:7]
+        if bind(id_sum(commit_id, digest), epoch + place + upto) != head:
+            wrong.append(f"commit {place}: its count, its id or its place was changed")
+        if place < root:
+            if body or commit_id is None:
+                wrong.append(f"commit {place}: it was replaced, and is still there")
+            continue
+        if bind(crc32(body), epoch + place) != body_check:
+            wrong.append(f"commit {place}: its messages or its place were changed")
+        length += len(body)
+        try:
+            total += len(unpack_messages(body)) if body else 0
+        except DataError as error:
+            wrong.append(f"commit {place}: its messages cannot be read: {error}")
+            total = upto
+        if total != upto:
+            wrong.append(f"commit {place}: there should be {upto} messages up to here, and there are {total}")
+            total = upto
+    if not missing and total != count:
+        wrong.append(f"it should have {count} messages, and has {total}")
+    if not missing and length != size:
+        wrong.append(f"its messages should have {size} bytes, and have {length}")
+    return wrong
+
+
+def _unreadable(raw: bytes, what: str) -> list[str]:
+    try:
+        unpack_object(raw, what)
+    except CorruptSessionError as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,504 @@
+"""Every statement that is sent to PostgreSQL, by name, and the tables it works on.
+
+Who writes: anybody, each commit in one statement, which is a transaction by itself. The row of a session is its lock: a commit updates it
+where epoch, number and count are still those that its writer saw, and PostgreSQL looks again after having waited for another writer. What
+a reader may assume: one statement sees one moment, so a session's row and its commits belong together. What a crash leaves: whole commits.
+
+``sessions`` has a row for each session: its newest state, and which of its commits count. ``commits`` has a row for each part of a commit,
+one at least. ``leases`` has a row for each lease that is held, or was held by somebody who died. ``format`` has the version of the tables.
+
+* ``name`` is a hash of ``(scope, id)``: an id may be longer than what an index takes. Both are kept, and compared.
+* ``scope`` is ``-`` for no actor, else ``:`` and the actor. It and ``id`` are UTF-8 in a ``bytea``, which takes every text, U+0000 too,
+  and sorts by code points. The index ``order`` sorts by their beginnings, and by those of the ids only where the scope is whole.
+* The revision of a commit is ``epoch-number``, of its last part. The epoch is random, so a session deleted and made again repeats none.
+* The messages of a session are those of its commits ``root`` to ``number``. A ``replace`` moves ``root`` beyond the last one; of what was
+  before, only rows with a commit id stay, their bodies emptied.
+* ``count`` is how many messages the session had after the commit; ``body_size`` how many bytes all its bodies have.
+* ``digest`` tells a repeated commit from another one with its id.
+* Times are seconds since the epoch by the server's clock. ``hour`` is the index by time: it changes once an hour, so that most commits
+  change no indexed column, and their update stays within its page (a heap-only tuple).
+* The sums find what was changed or exchanged behind our back; `rows` has them.
+* Where a statement works on rows that another writer may just have added, it compares ``number`` with what its snapshot saw (``seen``):
+  after waiting for a lock an ``UPDATE`` sees the newest row, and a ``DELETE`` beside it still the old ones. It then changes nothing, and
+  is sent again.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from msgspec import Struct
+
+from littleghost.errors import ConfigurationError
+
+__all__ = ["LONG_ID", "LONG_SCOPE", "VERSION", "Statement", "Statements", "check_names"]
+
+VERSION: Final = 1
+"""The version of the tables that this library writes and reads."""
+
+LONG_SCOPE: Final = 1000
+LONG_ID: Final = 1000
+"""What the index ``order`` takes of a scope and an id; an entry of a B-tree has 2,704 bytes at most."""
+
+CREATE_SCHEMA: Final = "CREATE SCHEMA IF NOT EXISTS {schema}"
+
+STEPS: Final = (
+    (
+        """
+        CREATE TABLE {sessions} (
+            key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            epoch bigint NOT NULL,
+            body_size bigint NOT NULL,
+            created_at double precision NOT NULL,
+            updated_at double precision NOT NULL,
+            hour double precision NOT NULL GENERATED ALWAYS AS (floor(updated_at / 3600)) STORED,
+            number integer NOT NULL,
+            root integer NOT NULL,
+            count integer NOT NULL,
+            sum integer NOT NULL,
+            name bytea NOT NULL UNIQUE,
+            scope bytea NOT NULL,
+            id bytea NOT NULL,
+            state bytea NOT NULL,
+            metadata bytea NOT NULL
+        ) WITH (fillfactor = 50)
+        """,
+        """
+        CREATE INDEX {order} ON {sessions}
+        (substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END))
+        """,
+        "CREATE INDEX {hours} ON {sessions} (hour)",
+        """
+        CREATE TABLE {commits} (
+            session bigint NOT NULL,
+            number integer NOT NULL,
+            count integer NOT NULL,
+            head_sum integer NOT NULL,
+            body_sum integer NOT NULL,
+            commit_id text COLLATE "C",
+            digest bytea,
+            body bytea NOT NULL,
+            PRIMARY KEY (session, number)
+        )
+        """,
+        """
+        CREATE TABLE {leases} (
+            name bytea PRIMARY KEY,
+            token text NOT NULL,
+            expires_at double precision NOT NULL
+        ) WITH (fillfactor = 50)
+        """,
+        "CREATE TABLE {format} (version integer NOT NULL)",
+        "INSERT INTO {format} (version) VALUES (1)",
+    ),
+)
+"""What makes the tables of version 1, and then each version of the one before."""
+
+LOCK: Final = "SELECT pg_advisory_xact_lock({lock})"
+HAS_FORMAT: Final = "SELECT to_regclass({format_text}) IS NOT NULL"
+HAS_SCHEMA: Final = "SELECT to_regnamespace({schema_text}) IS NOT NULL"
+FORMAT: Final = "SELECT version FROM {format}"
+SET_FORMAT: Final = "UPDATE {format} SET version = {version}"
+
+NOW: Final = "extract(epoch FROM now())::double precision"
+
+# What a sum has of its place; see `rows.bind`.
+BIND: Final = "((({crc})::bigint # (({place}) & 4294967295)) - 2147483648)::integer"
+
+
+def _bound(crc: str, place: str) -> str:
+    return BIND.format(crc=crc, place=place)
+
+
+# $1 name, $2 scope, $3 id, $4 bodies, $5 counts, $6 body sums, $7 commit id, $8 digest, $9 sum of both, $10 state, $11 metadata,
+# $12 sum of both, $13 messages, $14 bytes of the bodies, $15 most messages, $16 most bytes, $17 lease; the rest is of each its own.
+_WRITTEN: Final = f"""
+    written AS (
+        INSERT INTO {{commits}} (session, number, count, head_sum, body_sum, commit_id, digest, body)
+        SELECT head.key, part.number, part.count,
+            {_bound("CASE WHEN part.last THEN $9::bigint ELSE 0 END", "head.epoch + part.number + part.count")},
+            {_bound("part.sum", "head.epoch + part.number")},
+            CASE WHEN part.last THEN $7::text END, CASE WHEN part.last THEN $8::bytea END, part.body
+        FROM head, LATERAL (
+            SELECT
+                head.number - cardinality($4::bytea[]) + item.place::integer AS number,
+                head.count - $13::integer + item.upto AS count,
+                item.place = cardinality($4::bytea[]) AS last,
+                item.sum,
+                item.body
+            FROM unnest($4::bytea[], $5::integer[], $6::bigint[]) WITH ORDINALITY AS item (body, upto, sum, place)
+        ) AS part
+    )
+"""
+
+_LEASE: Final = """
+    lease AS (SELECT 1 FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE)
+"""
+_LEASED: Final = "($17::text IS NULL OR EXISTS (SELECT FROM lease))"
+
+_ROOM: Final = """
+    {before} + $13::integer <= greatest($15::bigint, s.count)
+    AND {kept} + $14::bigint + length($10::bytea) + length($11::bytea)
+        <= greatest($16::bigint, s.body_size + length(s.state) + length(s.metadata))
+"""
+_FITS: Final = """
+    $13::integer <= $15::bigint AND $14::bigint + length($10::bytea) + length($11::bytea) <= $16::bigint
+"""
+
+_MADE: Final = f"""
+    INSERT INTO {{sessions}}
+    (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum, state, metadata)
+    SELECT $1, $2, $3, $18::bigint, cardinality($4::bytea[]), 1, $13, $14,
+        coalesce($19::double precision, $20::double precision, {NOW}), coalesce($20::double precision, {NOW}),
+        {_bound("$12", "$18::bigint + cardinality($4::bytea[])")}, $10, $11
+    WHERE {_FITS} AND {_LEASED}
+"""
+
+CREATE: Final = f"""
+    WITH {_LEASE}, head AS (
+        {_MADE}
+        ON CONFLICT (name) DO NOTHING
+        RETURNING key, epoch, number, count
+    ), {_WRITTEN}
+    SELECT epoch, number, count FROM head
+"""
+"""The first commit of a session that must not exist. $18 epoch, $19 made at, $20 written at."""
+
+_SUM: Final = _bound("$12", "s.epoch + s.number + cardinality($4::bytea[])")
+
+ADVANCE: Final = f"""
+    WITH {_LEASE}, head AS (
+        UPDATE {{sessions}} AS s SET
+            number = s.number + cardinality($4::bytea[]), count = s.count + $13, body_size = s.body_size + $14,
+            updated_at = {NOW}, sum = {_SUM}, state = $10, metadata = $11
+        WHERE s.name = $1 AND s.scope = $2 AND s.id = $3 AND s.epoch = $18::bigint AND s.number = $19::integer
+            AND s.count = $20::integer AND {_ROOM.format(before="s.count", kept="s.body_size")} AND {_LEASED}
+        RETURNING key, epoch, number, count
+    ), {_WRITTEN}
+    SELECT epoch, number, count FROM head
+"""
+"""An append to a session as its writer saw it. $18 epoch, $19 number, $20 count."""
+
+WRITE: Final = f"""
+    WITH {_LEASE}, seen AS (
+        SELECT key, number, root FROM {{sessions}} WHERE name = $1 AND scope = $2 AND id = $3
+    ), made AS (
+        {_MADE} AND $21::boolean AND NOT EXISTS (SELECT FROM seen)
+        ON CONFLICT (name) DO NOTHING
+        RETURNING key, epoch, number, count
+    ), moved AS (
+        UPDATE {{sessions}} AS s SET
+            number = s.number + cardinality($4::bytea[]),
+            root = CASE WHEN $22::boolean THEN s.number + 1 ELSE s.root END,
+            count = CASE WHEN $22 THEN $13 ELSE s.count + $13 END,
+            body_size = CASE WHEN $22 THEN $14 ELSE s.body_size + $14 END,
+            updated_at = {NOW}, sum = {_SUM}, state = $10, metadata = $11
+        FROM seen
+        WHERE s.key = seen.key AND s.number = seen.number
+            AND ($23::bigint IS NULL OR s.epoch = $23 AND s.number = $24::integer)
+            AND ($25::integer IS NULL OR s.count = $25)
+            AND ($23 IS NOT NULL OR $7::text IS NULL OR NOT EXISTS (
+                SELECT FROM {{commits}} AS c WHERE c.session = seen.key AND c.commit_id = $7
+            ))
+            AND {_ROOM.format(before="(CASE WHEN $22 THEN 0 ELSE s.count END)", kept="(CASE WHEN $22 THEN 0 ELSE s.body_size END)")}
+            AND {_LEASED}
+        RETURNING s.key, s.epoch, s.number, s.count, seen.root AS old_root, seen.number AS old_number
+    ), head AS (
+        SELECT key, epoch, number, count FROM made UNION ALL SELECT key, epoch, number, count FROM moved
+    ), emptied AS (
+        UPDATE {{commits}} AS c SET body = ''
+        FROM moved
+        WHERE $22 AND c.session = moved.key AND c.number BETWEEN old_root AND old_number AND c.commit_id IS NOT NULL
+    ), dropped AS (
+        DELETE FROM {{commits}} AS c
+        USING moved
+        WHERE $22 AND c.session = moved.key AND c.number BETWEEN old_root AND old_number AND c.commit_id IS NULL
+    ), {_WRITTEN}
+    SELECT epoch, number, count FROM head
+"""
+"""Any other commit. $18 to $20 as for `CREATE`; $21 whether it may make the session, $22 whether it replaces; $23 epoch, $24 number and
+$25 count, each ``NULL`` to not check."""
+
+EXAMINE: Final = """
+    SELECT s.epoch, s.number, s.count, s.body_size, s.body_size + length(s.state) + length(s.metadata),
+        c.number, c.count, c.head_sum, c.digest,
+        EXISTS (SELECT FROM {leases} WHERE name = $1 AND token = $5::text)
+    FROM (SELECT) AS always
+    LEFT JOIN {sessions} AS s ON s.name = $1 AND s.scope = $2 AND s.id = $3
+    LEFT JOIN LATERAL (
+        SELECT number, count, head_sum, digest FROM {commits}
+        WHERE session = s.key AND commit_id = $4::text ORDER BY number DESC LIMIT 1
+    ) AS c ON true
+"""
+"""Why a commit changed nothing. $1 name, $2 scope, $3 id, $4 commit id, $5 lease."""
+
+LOAD: Final = """
+    SELECT c.number, c.body_sum, c.body, s.epoch, s.number, s.root, s.count, s.sum,
+        CASE WHEN c.number = s.root OR c.number IS NULL THEN s.state END,
+        CASE WHEN c.number = s.root OR c.number IS NULL THEN s.metadata END
+    FROM {sessions} AS s LEFT JOIN {commits} AS c ON c.session = s.key AND c.number >= s.root
+    WHERE s.name = $1 AND s.scope = $2 AND s.id = $3
+    ORDER BY c.number
+"""
+
+TAIL: Final = """
+    WITH RECURSIVE s AS (
+        SELECT key, epoch, number, root, count,
+            greatest(0, least(coalesce($5::bigint, count), count) - $4::bigint) AS start,
+            greatest(0, least(coalesce($5::bigint, count), count)) AS stop
+        FROM {sessions} WHERE name = $1 AND scope = $2 AND id = $3
+    ), first (low, high) AS (
+        SELECT root, number FROM s
+        UNION ALL
+        SELECT CASE WHEN c.count > s.start THEN first.low ELSE c.number + 1 END,
+            CASE WHEN c.count > s.start THEN c.number ELSE first.high END
+        FROM s, first, {commits} AS c
+        WHERE first.low < first.high AND c.session = s.key AND c.number = (first.low + first.high) / 2
+    ), last (low, high) AS (
+        SELECT root, number FROM s
+        UNION ALL
+        SELECT CASE WHEN c.count >= s.stop THEN last.low ELSE c.number + 1 END,
+            CASE WHEN c.count >= s.stop THEN c.number ELSE last.high END
+        FROM s, last, {commits} AS c
+        WHERE last.low < last.high AND c.session = s.key AND c.number = (last.low + last.high) / 2
+    ), span AS (
+        SELECT (SELECT low FROM first WHERE low = high) AS first, (SELECT low FROM last WHERE low = high) AS last
+    )
+    SELECT s.epoch, s.start, s.stop, span.first, span.last,
+        CASE WHEN span.first > s.root
+            THEN (SELECT count FROM {commits} WHERE session = s.key AND number = span.first - 1) ELSE 0 END,
+        c.number, c.count, c.body_sum, c.body
+    FROM s CROSS JOIN span
+    LEFT JOIN {commits} AS c ON s.start < s.stop AND c.session = s.key AND c.number BETWEEN span.first AND span.last
+    ORDER BY c.number
+"""
+"""The commits that hold a page of messages, found by halving. $1 name, $2 scope, $3 id, $4 limit, $5 before."""
+
+DELETE: Final = """
+    WITH seen AS (
+        SELECT key, number FROM {sessions} WHERE name = $1 AND scope = $2 AND id = $3
+    ), gone AS (
+        DELETE FROM {sessions} AS s USING seen WHERE s.key = seen.key AND s.number = seen.number RETURNING s.key
+    ), dropped AS (
+        DELETE FROM {commits} AS c USING gone WHERE c.session = gone.key
+    )
+    SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone)
+"""
+
+_INFO: Final = """
+    scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata)
+"""
+_PREFIX: Final = "substr(scope, 1, 1001)"
+_ORDER: Final = (
+    "substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END)"
+)
+_MOMENT: Final = """
+    updated_at >= $2::double precision AND hour >= floor($2::double precision / 3600)
+    AND updated_at < $3::double precision AND hour <= floor($3::double precision / 3600)
+"""
+
+SESSIONS: Final = f"""
+    SELECT {_INFO} FROM {{sessions}}
+    WHERE {_MOMENT} AND ({_ORDER}) >= ($4::bytea, $5::bytea) AND (scope, id) > ($6::bytea, $7::bytea)
+    ORDER BY {_ORDER}, scope, id LIMIT $1
+"""
+"""Of everybody. $1 limit, $2 since, $3 until, $4 and $5 the beginnings of, $6 and $7 the scope and the id after which."""
+
+SESSIONS_OF: Final = f"""
+    SELECT {_INFO} FROM {{sessions}}
+    WHERE {_MOMENT} AND {_PREFIX} = $4::bytea AND ({_ORDER}) >= ($4::bytea, $5::bytea) AND scope = $6::bytea AND id > $7::bytea
+    ORDER BY {_ORDER}, id LIMIT $1
+"""
+"""The same of one scope."""
+
+FIRST_SESSIONS: Final = f"""
+    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} ORDER BY {_ORDER}, scope, id LIMIT $1
+"""
+FIRST_SESSIONS_OF: Final = f"""
+    SELECT {_INFO} FROM {{sessions}}
+    WHERE {_MOMENT} AND {_PREFIX} = $4::bytea AND scope = $5::bytea
+    ORDER BY {_ORDER}, id LIMIT $1
+"""
+
+_AFTER: Final = """
+    hour <= floor($4::double precision / 3600)
+    AND (updated_at < $4 OR updated_at = $4 AND (scope, id) > ($5::bytea, $6::bytea))
+"""
+LATEST: Final = f"""
+    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} AND {_AFTER}
+    ORDER BY hour DESC, updated_at DESC, scope, id LIMIT $1
+"""
+"""Of everybody, the last written first. $1 limit, $2 since, $3 until, $4 the moment, $5 and $6 the scope and the id after which."""
+
+LATEST_OF: Final = f"""
+    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} AND {_AFTER} AND {_PREFIX} = $7::bytea AND scope = $8::bytea
+    ORDER BY hour DESC, updated_at DESC, id LIMIT $1
+"""
+
+_FIGURES: Final = """
+    count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(body_size + length(state) + length(metadata)), 0)::bigint,
+    min(updated_at), max(updated_at)
+"""
+STATISTICS: Final = f"SELECT {_FIGURES} FROM {{sessions}}"
+STATISTICS_OF: Final = (
+    f"SELECT {_FIGURES} FROM {{sessions}} WHERE {_PREFIX} = $1::bytea AND scope = $2::bytea"
+)
+
+EXPIRE: Final = f"""
+    WITH old AS (
+        SELECT key, number FROM {{sessions}}
+        WHERE hour <= floor(({NOW} - $1::double precision) / 3600) AND updated_at < {NOW} - $1::double precision
+        ORDER BY hour, updated_at, scope, id LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM {{sessions}} AS s USING old, {{sessions}} AS seen
+        WHERE s.key = old.key AND seen.key = old.key AND seen.number = old.number
+        RETURNING s.key
+    ), dropped AS (
+        DELETE FROM {{commits}} AS c USING gone WHERE c.session = gone.key
+    ), tidied AS (
+        DELETE FROM {{leases}} WHERE expires_at < {NOW} - 86400
+    )
+    SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone)
+"""
+"""$1 seconds, $2 limit. Leases of those who died are tidied away as well, when they are a day old."""
+
+KEYS: Final = "SELECT key, scope, id FROM {sessions} WHERE key > $1 ORDER BY key LIMIT $2"
+WHOLE: Final = """
+    SELECT c.number, c.count, c.head_sum, c.body_sum, c.commit_id, c.digest, c.body,
+        s.epoch, s.number, s.root, s.count, s.body_size, s.sum, s.name, s.scope, s.id,
+        CASE WHEN c.number = s.number OR c.number IS NULL THEN s.state END,
+        CASE WHEN c.number = s.number OR c.number IS NULL THEN s.metadata END
+    FROM {sessions} AS s LEFT JOIN {commits} AS c ON c.session = s.key
+    WHERE s.key = $1
+    ORDER BY c.number
+"""
+ORPHANS: Final = """
+    SELECT DISTINCT c.session FROM {commits} AS c
+    WHERE c.session > $1 AND c.session <= $2 AND NOT EXISTS (SELECT FROM {sessions} AS s WHERE s.key = c.session)
+    ORDER BY c.session LIMIT 1000
+"""
+
+TAKE_LEASE: Final = f"""
+    INSERT INTO {{leases}} AS held (name, token, expires_at)
+    SELECT $1, $2, {NOW} + $3::double precision
+    WHERE NOT EXISTS (SELECT FROM {{leases}} WHERE name = $1 AND token <> $2 AND expires_at >= {NOW})
+    ON CONFLICT (name) DO UPDATE SET token = $2, expires_at = {NOW} + $3::double precision
+    WHERE held.token = $2 OR held.expires_at < {NOW}
+    RETURNING 1
+"""
+KEEP_LEASE: Final = f"""
+    UPDATE {{leases}} SET expires_at = {NOW} + $3::double precision WHERE name = $1 AND token = $2 RETURNING 1
+"""
+END_LEASE: Final = "DELETE FROM {leases} WHERE name = $1 AND token = $2 RETURNING 1"
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_LONGEST = 63  # bytes of a name. Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html
+_TABLES = ("sessions", "commits", "leases", "format")
+_INDEXES = ("order", "hours")
+
+
+class Statement(Struct, frozen=True):
+    """A statement, and a name for it.
+
+    The name is made of the text, so that whoever has prepared it on a connection of a pooler has prepared this very one.
+    """
+
+    text: str
+    name: str
+
+    @classmethod
+    def of(cls, text: str) -> Statement:
+        """Return the statement ``text``."""
+        text = " ".join(text.split())
+        return cls(text, f"littleghost_{blake2b(text.encode(), digest_size=12).hexdigest()}")
+
+
+class Statements:
+    """The statements for the tables of one schema and prefix.
+
+    Args:
+        schema: Where the tables are.
+        prefix: What the names of the tables begin with.
+
+    Raises:
+        ConfigurationError: One is no plain name.
+    """
+
+    def __init__(self, schema: str, prefix: str) -> None:
+        check_names(schema, prefix)
+        place = f"{schema}.{prefix}"
+        lock = int.from_bytes(blake2b(place.encode(), digest_size=8).digest(), "big", signed=True)
+        self._names = {
+            "schema": f'"{schema}"',
+            "schema_text": f"'\"{schema}\"'",
+            "format_text": f'\'"{schema}"."{prefix}format"\'',
+            "lock": f"'{lock}'::bigint",
+            **{table: f'"{schema}"."{prefix}{table}"' for table in _TABLES},
+            **{index: f'"{prefix}{index}"' for index in _INDEXES},
+        }
+        self.create = self._statement(CREATE)
+        self.advance = self._statement(ADVANCE)
+        self.write = self._statement(WRITE)
+        self.examine = self._statement(EXAMINE)
+        self.load = self._statement(LOAD)
+        self.tail = self._statement(TAIL)
+        self.delete = self._statement(DELETE)
+        self.sessions = self._statement(SESSIONS)
+        self.sessions_of = self._statement(SESSIONS_OF)
+        self.first_sessions = self._statement(FIRST_SESSIONS)
+        self.first_sessions_of = self._statement(FIRST_SESSIONS_OF)
+        self.latest = self._statement(LATEST)
+        self.latest_of = self._statement(LATEST_OF)
+        self.statistics = self._statement(STATISTICS)
+        self.statistics_of = self._statement(STATISTICS_OF)
+        self.expire = self._statement(EXPIRE)
+        self.keys = self._statement(KEYS)
+        self.whole = self._statement(WHOLE)
+        self.orphans = self._statement(ORPHANS)
+        self.take_lease = self._statement(TAKE_LEASE)
+        self.keep_lease = self._statement(KEEP_LEASE)
+        self.end_lease = self._statement(END_LEASE)
+
+    def _statement(self, template: str) -> Statement:
+        return Statement.of(self.text(template))
+
+    def text(self, template: str, **values: int) -> str:
+        """Return ``template`` with the names of the tables in it."""
+        return template.format(**self._names, **values)
+
+    @property
+    def lock(self) -> str:
+        """Takes the lock of whoever changes the tables, until the end of the transaction."""
+        return self.text(LOCK)
+
+    def step(self, version: int) -> list[str]:
+        """Return the statements that make the tables of ``version`` out of those of the version before."""
+        made = [self.text(statement) for statement in STEPS[version - 1]]
+        return made if version == 1 else [*made, self.text(SET_FORMAT, version=version)]
+
+    def script(self) -> str:
+        """Return everything that makes the tables, as a script that somebody else can run, once."""
+        statements = [
+            self.text(CREATE_SCHEMA),
+            *(statement for version in range(1, VERSION + 1) for statement in self.step(version)),
+        ]
+        body = "".join(f"{' '.join(statement.split())};\n" for statement in statements)
+        return f"BEGIN;\n{body}COMMIT;\n"
+
+
+def check_names(schema: str, prefix: str) -> None:
+    """Refuse what is no plain name: letters, digits, ``_`` and ``$``, not beginning with a digit.
+
+    Raises:
+        ConfigurationError: It is none, or too long.
+    """
+    if not isinstance(schema, str) or not _IDENTIFIER.fullmatch(schema) or len(schema) > _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError("schema must be a plain name: ASCII letters, digits, _ and $, 63 at most")
+    longest = _LONGEST - max(map(len, (*_TABLES, *_INDEXES))) - len("_session_number_pkey")
+    if not isinstance(prefix, str) or not _IDENTIFIER.fullmatch(prefix or "_") or len(prefix) > longest:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"table_prefix must be a plain name: ASCII letters, digits, _ and $, {longest} at most, or empty"
+        )

@@ -1,0 +1,145 @@
+"""Looking after a store: whether all of it can be read, and what is old enough to go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from littleghost import data
+from littleghost.errors import DataError, ProtocolError
+from littleghost.sessions.commits import check_expiry
+from littleghost.sessions.contract import SessionStore, Verified
+from littleghost.sessions.transfer import need
+
+__all__ = ["expire_sessions", "retention", "verify_sessions"]
+
+log = logging.getLogger("littleghost")
+
+
+def verify_sessions(store: SessionStore, *, batch: int = 100) -> AsyncGenerator[Verified]:
+    """Read every session of ``store`` whole, and yield what each step found. Nothing is repaired, and no damage ends it.
+
+    Args:
+        store: The store, which goes on working meanwhile.
+        batch: How many sessions a step looks at, at most.
+
+    Raises:
+        UnsupportedError: The store cannot verify, nor list the sessions of all actors.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    if "verify" not in store.capabilities:
+        need(store, "verify_sessions", "sessions", "all_actors")
+    return _verify(store, batch)
+
+
+async def _verify(store: SessionStore, batch: int) -> AsyncGenerator[Verified]:
+    cursor: str | None = None
+    while True:
+        step = await store.verify(limit=batch, cursor=cursor)
+        yield step
+        if step.cursor is None:
+            return
+        if step.cursor == cursor:
+            raise ProtocolError(f"{type(store).__name__}.verify takes the same step over and over")
+        cursor = step.cursor
+
+
+def expire_sessions(
+    store: SessionStore, *, expire_after: timedelta | float, batch: int = 100, pause: float = 0.0
+) -> AsyncGenerator[int]:
+    """Delete all sessions, of any actor, that nobody has written to for ``expire_after``; yield how many each step deleted.
+
+    One that is written meanwhile stays. To stop early is safe: what was deleted is gone, the rest is not touched.
+
+    Args:
+        store: The store.
+        expire_after: How long ago the last writing must be; seconds, or a `timedelta`.
+        batch: How many sessions a step deletes at most. Other writers come between two steps.
+        pause: Seconds between two steps, to leave the store to others.
+
+    Raises:
+        DataError: ``expire_after`` is no positive time.
+        UnsupportedError: The store cannot expire sessions.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    need(store, "expire_sessions", "expire")
+    seconds = _seconds(expire_after, "expire_after")
+    check_expiry(seconds, batch)
+    return _expire(store, seconds, batch, pause)
+
+
+async def _expire(store: SessionStore, seconds: float, batch: int, pause: float) -> AsyncGenerator[int]:
+    while True:
+        deleted = await store.expire(expire_after=seconds, limit=batch)
+        if deleted:
+            yield deleted
+        if deleted < batch:
+            return
+        await asyncio.sleep(pause)
+
+
+@asynccontextmanager
+async def retention(
+    store: SessionStore,
+    *,
+    expire_after: timedelta | float,
+    every: timedelta | float = 3600.0,
+    batch: int = 100,
+    pause: float = 0.1,
+) -> AsyncGenerator[None]:
+    """Delete what has expired in the background, at once and then again and again, for as long as the block lasts.
+
+    For a service: any number of processes may do it for one store. What goes wrong is logged under ``littleghost``, and tried again
+    the next time; nothing of it reaches the block. Leaving the block ends it, and waits until it has ended.
+
+    Args:
+        store: The store.
+        expire_after: How long ago the last writing must be; seconds, or a `timedelta`.
+        every: How long from the end of one sweep to the beginning of the next, give or take a tenth so that the processes of a service
+            do not all come at the same moment.
+        batch: How many sessions are deleted in one step.
+        pause: Seconds between two steps.
+
+    Raises:
+        DataError: A time is no positive one.
+        UnsupportedError: The store cannot expire sessions.
+    """
+    need(store, "retention", "expire")
+    seconds, interval = _seconds(expire_after, "expire_after"), _seconds(every, "every")
+    check_expiry(seconds, batch)
+    if not interval > 0:
+        raise DataError.at("every", "must be more than 0 seconds")
+    task = asyncio.create_task(_sweep(store, seconds, interval, batch, pause), name="littleghost retention")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])  # not by awaiting it, which could not tell its cancellation from ours
+
+
+async def _sweep(store: SessionStore, seconds: float, interval: float, batch: int, pause: float) -> None:
+    while True:
+        try:
+            deleted = 0
+            async for number in _expire(store, seconds, batch, pause):
+                deleted += number
+            if deleted:
+                log.info("retention deleted %d sessions", deleted)
+        except Exception:
+            log.exception(
+                "retention could not delete what has expired; it is tried again in %.0f s", interval
+            )
+        await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 (no secret)
+
+
+def _seconds(value: Any, name: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise DataError.at(name, f"expected seconds or a timedelta, got {data.kind(value)}")
+    return float(value)
