@@ -64,7 +64,7 @@ docs: $(VENV)/.dev ## the site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "site/index.html is ready."
 
 clean: ## remove what make made, but for the downloads in .cache/
-	@rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) site dist build .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # -- environments: .demo < .chat < .dev, all in the same .venv, the smaller locks being parts of the larger

@@ -157,7 +157,7 @@ async def measure(url: str, rounds: int) -> None:
     async with PostgresStore(url, schema=schema, max_connections=POOL) as store:
         kinds: dict[str, Any] = {"asyncpg, one statement": floor, "PostgresStore": Ours(store)}
         many, single = Table((name, []) for name in kinds), Table((name, []) for name in kinds)
-        for name, kind in kinds.items():
+        for kind in kinds.values():
             await together(kind.append, -1)
             await block(kind.append, "single", 20)
         gc.collect()
@@ -191,7 +191,10 @@ async def measure(url: str, rounds: int) -> None:
     print("\nbytes on disk, all of this")
     for name, tables in sizes.items():
         total = sum(
-            [await control.fetchval("SELECT pg_total_relation_size($1::regclass)", f"{schema}.{table}") for table in tables]
+            [
+                await control.fetchval("SELECT pg_total_relation_size($1::regclass)", f"{schema}.{table}")
+                for table in tables
+            ]
         )
         print(f"  {name:34}{total:12,}")
     await control.execute(f"DROP SCHEMA {schema} CASCADE")

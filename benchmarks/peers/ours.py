@@ -7,8 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import littleghost
-from littleghost import Message, SessionStore, SQLiteStore
+from littleghost import Message, PostgresStore, SessionStore, SQLiteStore
 
 from .subject import POOL, Subject, new_state, question_and_answer
 
@@ -72,10 +71,7 @@ class OverSQLite(OverStore):
 
 
 class OverPostgres(OverStore):
-    """`PostgresStore`, which was added after this benchmark."""
+    """`PostgresStore`."""
 
     def opened(self, durability: str) -> SessionStore:
-        store = getattr(littleghost, "PostgresStore", None)
-        if store is None:
-            raise ImportError("this version of littleghost has no PostgresStore")
-        return store(self.database.url, max_size=POOL)
+        return PostgresStore(self.database.url, min_connections=POOL, max_connections=POOL)

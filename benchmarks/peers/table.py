@@ -32,14 +32,16 @@ def ratio(value: float) -> str:
     return f"×{value:,.0f}" if value >= 100 else f"×{value:.1f}" if value >= 10 else f"×{value:.2f}"
 
 
-def cell(work: str, figure: Figure | None, base: float | None) -> str:
+def cell(work: str, figure: Figure | None, floor: Figure | None) -> str:
     """One figure: median, ratio to the floor, spread from the least to the most, how many."""
     if figure is None or not (figure.samples or figure.failure):
         return ""
     if not figure.samples:
-        return f"failed: {figure.failure[:90]}"
+        return "failed"
     middle = statistics.median(figure.samples)
-    times = f" {ratio(middle / base)}" if base else ""
+    # Who was slow took part in the first rounds only, and is compared with the floor of those.
+    base = floor.samples[: len(figure.samples)] if floor else []
+    times = f" {ratio(middle / statistics.median(base))}" if base else ""
     if work == "D":
         more = ""
         if figure.notes.get("allocated", 0) > 1.5 * middle:
@@ -51,9 +53,7 @@ def cell(work: str, figure: Figure | None, base: float | None) -> str:
     text = f"{number(middle)}{times} ({number(low)}–{number(high)}; {len(figure.samples)})"
     if failed := figure.notes.get("failed appends"):
         text += f", {failed} appends failed"
-    if figure.failure:
-        text += f", then failed: {figure.failure[:90]}"
-    return text
+    return text + (", then failed" if figure.failure else "")
 
 
 def rows_of(bench: Bench, work: str) -> list[list[str]]:
@@ -64,22 +64,25 @@ def rows_of(bench: Bench, work: str) -> list[list[str]]:
         if not entries:
             continue
         rows.append([f"**{title}**", *[""] * len(columns)])
-        bases: dict[str, float] = {}
+        floor = next((entry.name for entry in entries if entry.floor), "")
         for entry in entries:
-            for column in columns:
-                figure = bench.figures[work][column].get(entry.name)
-                if entry.floor and figure is not None and figure.samples:
-                    bases[column] = statistics.median(figure.samples)
-        for entry in entries:
-            found = [bench.figures[work][column].get(entry.name) for column in columns]
-            cells = [
-                cell(work, figure, bases.get(column)) for figure, column in zip(found, columns, strict=True)
-            ]
-            failed = bench.figures[work].get("", {}).get(entry.name)
-            if failed is not None and cells:
-                cells[0] = f"failed: {failed.failure}"
+            found = [bench.figures[work][column] for column in columns]
+            cells = [cell(work, figures.get(entry.name), figures.get(floor)) for figures in found]
+            if entry.name in bench.figures[work].get("", {}):
+                cells = ["failed" for _ in columns]
             rows.append([entry.name + mark(entry), *cells])
     return rows
+
+
+def failures_of(bench: Bench) -> list[str]:
+    """Return what failed, each text once: where, who and why."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for work, columns in bench.figures.items():
+        for column, figures in columns.items():
+            for name, figure in figures.items():
+                for text in filter(None, [figure.failure, figure.notes.get("first failure")]):
+                    places.setdefault((name, text), []).append(f"{work} with {column}" if column else work)
+    return [f"- {name}: {text} ({', '.join(where)})" for (name, text), where in places.items()]
 
 
 def any_figure(bench: Bench, work: str, entry: Entry) -> bool:
@@ -116,6 +119,8 @@ def show(bench: Bench, works: str, environment: dict[str, Any]) -> None:
     for entry in bench.entries:
         if entry.remark and set(works) & set(entry.works):
             remarks.setdefault(entry.remark, []).append(entry.name)
+    if failures := failures_of(bench):
+        print("\n## Failures\n\n" + "\n".join(failures))
     if remarks:
         print("\n\\* " + "\n\\* ".join(f"{', '.join(names)}: {remark}." for remark, names in remarks.items()))
 

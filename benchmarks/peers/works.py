@@ -26,7 +26,7 @@ from .registry import MEDIA, Entry, Medium
 from .server import OwnDatabase, Server
 from .subject import Subject
 
-PATIENCE = 300
+PATIENCE = 600
 """Seconds after which a subject that does not answer has failed."""
 
 
@@ -37,7 +37,7 @@ class Plan:
     lengths: tuple[int, ...] = (10, 1_000, 10_000)
     append_rounds: int = 12
     load_rounds: int = 30
-    block: int = 8
+    block: int = 12
     seconds: float = 3.0
     writers: int = 64
     turns: int = 20
@@ -101,7 +101,6 @@ class Bench:
         )
         self.postgres: dict[str, str] = {}
         self.start = time.monotonic()
-        self.said = ""
 
     def who(self, medium: Medium, works: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.medium == medium and set(works) & set(entry.works)]
@@ -109,8 +108,8 @@ class Bench:
     def figure(self, work: str, column: str, entry: Entry) -> Figure:
         return self.figures[work][column][entry.name]
 
-    def enough(self, figure: Figure, seconds: float) -> bool:
-        return figure.notes.get("seconds", 0.0) > seconds and len(figure.samples) >= self.plan.fewest
+    def enough(self, figure: Figure, seconds: float, fewest: int) -> bool:
+        return figure.notes.get("seconds", 0.0) > seconds and len(figure.samples) >= fewest
 
     def say(self, text: str, *, passing: bool = False) -> None:
         """Tell on stderr how far it is; a ``passing`` line only to a terminal, which overwrites it."""
@@ -198,7 +197,7 @@ class Bench:
         for number in range(self.plan.load_rounds):
             for entry in rotated(subjects, number):
                 figure = self.figure("B", column, entry)
-                if self.enough(figure, self.plan.seconds):
+                if self.enough(figure, self.plan.seconds, self.plan.fewest):
                     continue
                 async with self.blame(entry, [figure], subjects):
                     gc.collect()  # or a load pays for the garbage of its neighbour
@@ -215,14 +214,15 @@ class Bench:
     async def appends(self, subjects: dict[Entry, Subject], length: int, column: str) -> None:
         """Time blocks of appends, each after one that is not timed.
 
-        A session of some messages is made anew for each round, a longer one grows by the appends.
+        A short session is made anew for each round, and ends with at most 34 messages; a longer one grows by all appends, by a third
+        at most.
         """
         grows = length >= 1_000
         stored = dict.fromkeys(subjects, length)
         for number in range(self.plan.append_rounds):
             for entry in rotated(subjects, number):
                 figure = self.figure("A", column, entry)
-                if self.enough(figure, self.plan.seconds):
+                if self.enough(figure, self.plan.seconds, self.plan.fewest):
                     continue
                 subject, session = subjects[entry], "filled" if grows else f"round-{number}"
                 async with self.blame(entry, [figure], subjects):
@@ -233,7 +233,7 @@ class Bench:
                     start = time.perf_counter()
                     await subject.append(session)
                     once = time.perf_counter() - start
-                    block = max(1, min(self.plan.block, int(0.25 / once)))
+                    block = max(1, min(self.plan.block, int(0.05 / once)))
                     start = time.perf_counter()
                     for _ in range(block):
                         await subject.append(session)
@@ -253,7 +253,7 @@ class Bench:
             self.say(f"{MEDIA[medium]}: {column}, round {number + 1} of {plan.together_rounds}")
             for entry in rotated(entries, number):
                 figure = self.figure("C", column, entry)
-                if figure.failure or self.enough(figure, plan.together_seconds):
+                if figure.failure or self.enough(figure, plan.together_seconds, 2):
                     continue
                 self.say(f"{MEDIA[medium]}: {column} for {entry.name}", passing=True)
                 async with self.blame(entry, [figure]), self.opened(entry) as subject:

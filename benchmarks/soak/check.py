@@ -181,11 +181,12 @@ class _Checker:
             return  # nobody saw what it was made of, and nobody wrote on it
         source: Key = tuple(first.asked["of"])
         operation = self.book.operations.get(read.op or "")
-        if operation is not None and operation.session == source:
-            place = self.places[source].get(operation.got or "")
-        else:  # what it was made of was a fork itself, on which nothing was written yet
-            lives = [one for one in self.lives[source] if one.chain[0].kind == "fork"]
-            place = (lives[0], 0) if lives else None
+        if operation is None or operation.session != source:
+            # What it was made of was a fork itself, on which nothing was written yet.
+            operation = next((one for one in self.operations[source] if one.kind == "fork"), None)
+        if operation is not None and operation.how == "unknown" and operation.got is None:
+            return  # it took place, and of what it made only this was seen
+        place = self.places[source].get(operation.got or "") if operation is not None else None
         if place is None:
             self.fault(session, f"{first} was made of what nobody wrote ({read.op})")
             return

@@ -248,6 +248,7 @@ class PostgresStore(Store):
         acquire_timeout: float = 30.0,
         lease_ttl: float = 30.0,
         prepared_statements: bool | None = None,
+        limits: contract.SessionLimits = contract.SessionLimits(),  # noqa: B008 (it is frozen)
     ) -> None:
         self._store = postgres.PostgresStore(
             dsn,
@@ -260,6 +261,7 @@ class PostgresStore(Store):
             acquire_timeout=acquire_timeout,
             lease_ttl=lease_ttl,
             prepared_statements=prepared_statements,
+            limits=limits,
         )
         super().__init__(self._store)
 

@@ -25,8 +25,8 @@ KINDS = ("sqlite", "postgres")
 class Place:
     """A medium, and what opens it."""
 
-    def __init__(self, kind: str, url: str, server: PostgresServer | None = None) -> None:
-        self.kind, self.url, self.server = kind, url, server
+    def __init__(self, kind: str, url: str, server: PostgresServer | None = None, database: str = "") -> None:
+        self.kind, self.url, self.server, self.database = kind, url, server, database
 
     def store(self) -> SessionStore:
         """A new store object."""
@@ -59,7 +59,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     found: PostgresServer = request.getfixturevalue("server")
     name = f"t{uuid.uuid4().hex}"
     found.run("createdb", "-h", found.folder, "-U", "postgres", name)
-    return Place("postgres", found.url.replace("/postgres?", f"/{name}?"), found)
+    # A lease that nobody holds any more must end while the test still runs.
+    url = found.url.replace("/postgres?", f"/{name}?") + "&lease_ttl=4"
+    return Place("postgres", url, found, name)
 
 
 @pytest.fixture

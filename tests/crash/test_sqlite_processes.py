@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from littleghost.message import Message
-from littleghost.sessions.sqlite import SQLiteStore
+from littleghost.sessions.sqlite import SQLiteStore, rows, statements
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -353,3 +355,138 @@ asyncio.run(main())
                 assert (await store.load("a")).count == count + 2
         finally:
             finish(other)
+
+
+# A file of an older format
+
+OLDER = Path(__file__).parents[1] / "golden" / "sqlite_v1.db"
+
+
+def large(path: Path, turns: int) -> dict[str, int]:
+    """Make a file of format 1 with many sessions, by copying the rows of the golden one; return how many messages are in each."""
+    shutil.copyfile(OLDER, path)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA synchronous = OFF")
+    db.execute("BEGIN")
+    columns = (
+        "epoch, number, root, count, created_at, updated_at, fixed_sum, head_sum, body_sum, state, metadata"
+    )
+    row = dict(
+        zip(
+            columns.split(", "),
+            db.execute(f"SELECT {columns} FROM sessions WHERE id = 'many'").fetchone(),
+            strict=True,
+        )
+    )
+    (body,) = db.execute(
+        "SELECT body FROM commits WHERE rowid >> 32 = (SELECT key FROM sessions WHERE id = 'many') LIMIT 1"
+    ).fetchone()
+    expected = {}
+    for key in range(100, 100 + turns):
+        name, number = ("-", f"copy-{key}"), 1 + key % 9
+        head = rows.Head(key, row["epoch"], number, 1, number, row["created_at"], row["updated_at"], 0)
+        place = rows.rowid(key, number)
+        values = (key, *name, row["epoch"], number, 1, number, row["created_at"], row["updated_at"])
+        sums = (
+            head.fixed_sum(name),
+            head.small_sum(),
+            rows.body_sum(place, head.epoch, row["state"], row["metadata"]),
+        )
+        db.execute(
+            f"INSERT INTO sessions VALUES ({', '.join('?' * 14)})",
+            (*values, *sums, row["state"], row["metadata"]),
+        )
+        db.execute("INSERT INTO names VALUES (?)", (rows.name_hash(name),))
+        for each in range(1, number + 1):
+            place, small = rows.rowid(key, each), (each, None, None)
+            sums = rows.commit_sum(place, head.epoch, *small), rows.body_sum(place, head.epoch, body)
+            db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", (place, *small, *sums, body))
+        expected[name[1]] = number
+    db.execute("COMMIT")
+    db.close()
+    return expected
+
+
+async def whole(path: Path, expected: dict[str, int]) -> None:
+    async with SQLiteStore(path) as store:
+        cursor, checked = None, 0
+        while True:
+            step = await store.verify(limit=500, cursor=cursor)
+            assert step.damaged == ()
+            checked += step.checked
+            cursor = step.cursor
+            if cursor is None:
+                break
+        assert checked >= len(expected) + 10
+        for id in list(expected)[::50]:
+            assert (await store.load(id)).count == expected[id]
+
+
+@pytest.mark.timeout(300)
+async def test_many_processes_bring_one_file_up_at_once(tmp_path: Path):
+    code = """
+async def main():
+    async with SQLiteStore(path) as store:
+        say("ready")
+        sys.stdin.readline()
+        me = int(sys.argv[2])
+        if me % 2:
+            assert len(await texts(store, "copy-104")) == 6
+        else:
+            await write(store, 0, sys.argv[2], f"new-{me}")
+        assert len(await texts(store, "copy-104")) == 6
+asyncio.run(main())
+"""
+    path = tmp_path / "a.db"
+    expected = large(path, 2_000)
+    processes = [start(code, path, number) for number in range(12)]
+    for process in processes:
+        assert process.stdout.readline() == '["ready"]\n'
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        finish(process)
+    await whole(path, expected)
+    async with SQLiteStore(path) as store:
+        for number in range(0, 12, 2):
+            assert (await store.load(f"new-{number}")).count == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_process_killed_while_it_brings_a_file_up_leaves_it_as_it_was_or_done(tmp_path: Path):
+    code = """
+import sqlite3
+
+class Telling(sqlite3.Connection):
+    def execute(self, statement, *values):
+        if "sessions_1" in statement or "INDEX" in statement or "user_version =" in statement or statement == "COMMIT":
+            say(statement.split()[0])
+        return super().execute(statement, *values)
+
+connect = sqlite3.connect
+sqlite3.connect = lambda *args, **options: connect(*args, **options, factory=Telling)
+asyncio.run(write(SQLiteStore(path), 0, "new", "new"))
+"""
+    path, chance = tmp_path / "a.db", random.Random()
+    expected = large(path, 4_000)
+    older = path.read_bytes()
+    versions = set()
+    for turn in range(18):
+        for name in ("-wal", "-shm", "-lease"):
+            Path(f"{path}{name}").unlink(missing_ok=True)
+        path.write_bytes(older)
+        process = start(code, path)
+        for _ in range(1 + turn % 9):
+            process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.02) if turn > 8 else 0)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        db = sqlite3.connect(path)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        db.close()
+        assert tables == {"commits", "names", "sessions"}
+        versions.add(version)
+        await whole(path, expected)
+    assert versions == {1, statements.VERSION}

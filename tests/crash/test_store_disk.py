@@ -80,15 +80,14 @@ async def test_a_full_disk_under_the_tables_of_a_server(place: Place, small_disk
     tables.mkdir()
     place.server.identity.own(tables)
     small_disk.chmod(0o755)
-    name = place.url.partition("/t")[2].partition("?")[0]
-    psql(place, f"CREATE TABLESPACE s{name} LOCATION '{tables}'")
-    psql(place, f"ALTER DATABASE t{name} SET default_tablespace = s{name}")
+    psql(place, f"CREATE TABLESPACE small LOCATION '{tables}'")
+    psql(place, f"ALTER DATABASE {place.database} SET default_tablespace = small")
     async with place.open() as store:
         written = await fill(store, "a")
         assert len(written) > 3
         await goes_on_when_there_is_space(store, ballast, written)
-    place.server.run("dropdb", "-h", place.server.folder, "-U", "postgres", f"t{name}")
-    psql(place, f"DROP TABLESPACE s{name}", "postgres")
+    place.server.run("dropdb", "-h", place.server.folder, "-U", "postgres", place.database)
+    psql(place, "DROP TABLESPACE small", "postgres")
 
 
 @pytest.fixture
@@ -121,7 +120,6 @@ async def test_a_full_disk_under_the_log_of_a_server(own_server: PostgresServer,
         ballast.write_bytes(bytes(max(0, free - 2_000_000)))
         written = await fill(store, "a", 500)
         ballast.unlink()
-        own_server.stop_anyway() if hasattr(own_server, "stop_anyway") else None
         if own_server.pid is None or not Path(f"/proc/{own_server.pid}").exists():
             own_server.start()
         assert (await texts(store, "a"))[: len(written)] == written
@@ -135,7 +133,7 @@ async def test_a_full_disk_under_the_log_of_a_server(own_server: PostgresServer,
 def psql(place: Place, statement: str, database: str | None = None) -> None:
     """Run a statement in the test's database."""
     assert place.server is not None
-    name = database or "t" + place.url.partition("/t")[2].partition("?")[0]
+    name = database or place.database
     arguments = ("-h", place.server.folder, "-U", "postgres", "-d", name, "-q", "-v", "ON_ERROR_STOP=1")
     place.server.run("psql", *arguments, "-c", statement)
 

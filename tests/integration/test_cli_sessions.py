@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,49 @@ async def test_a_list_of_nobody_s_sessions_says_how_to_see_an_actor_s(littleghos
     )
 
 
+def test_list_shows_the_sessions_of_everybody(littleghost: Run, url: str):
+    head, *lines = littleghost("sessions", "list", "--store", url, "--all-actors").stdout.splitlines()
+    assert head.split() == ["messages", "updated", "actor", "id"]
+    assert [(line[31:53].strip(), line[53:]) for line in lines] == [
+        ("", "shop"),
+        ("", "three␊␛[31m"),
+        ("", "two"),
+        ("bob", "his"),
+    ]
+    done = littleghost("sessions", "list", "--store", url, "--all-actors", "--actor", "bob")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "choose one of them" in done.stderr
+
+
+async def test_list_by_time_and_of_a_time(littleghost: Run, tmp_path: Path):
+    async with SQLiteStore(tmp_path / "t.db") as store:
+        for id, days in (("a", 3.0), ("b", 1.0), ("c", 9.0)):
+            then = time.time() - days * 86400
+            await store.restore(id, messages=[], state={}, metadata={}, created_at=then, updated_at=then)
+
+    def ids(*options: str) -> list[str]:
+        done = littleghost("sessions", "list", "--store", "sqlite:///t.db", "--json", *options)
+        assert done.returncode == 0
+        return [json.loads(line)["id"] for line in done.stdout.splitlines()]
+
+    assert ids() == ["a", "b", "c"]
+    assert ids("--by-time") == ["b", "a", "c"]
+    assert ids("--by-time", "--limit", "2") == ["b", "a"]
+    assert ids("--since", "5d") == ["a", "b"]
+    assert ids("--by-time", "--since", "1w", "--until", "2d") == ["a"]
+    assert ids("--since", datetime.fromtimestamp(time.time() - 2 * 86400, UTC).isoformat()) == ["b"]
+    assert ids("--until", "2020-01-31") == []
+    done = littleghost("sessions", "list", "--store", "sqlite:///t.db", "--limit", "2")
+    assert done.stdout.count("\n") == 3
+    assert done.stderr == "there are more than 2; --limit shows more\n"
+    done = littleghost("sessions", "list", "--store", "sqlite:///t.db", "--until", "2020-01-31")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions of that time\n")
+    for option in (("--since", "yesterday"), ("--until", "3x"), ("--limit", "0")):
+        done = littleghost("sessions", "list", "--store", "sqlite:///t.db", *option)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert option[0] in done.stderr
+
+
 def test_list_as_json_is_an_object_a_line(littleghost: Run, url: str):
     lines = [
         json.loads(line)
@@ -139,6 +184,78 @@ def test_show_as_json_is_the_wire_form(littleghost: Run, url: str):
     )
 
 
+def test_tail_shows_the_end_and_says_what_is_before(littleghost: Run, url: str):
+    done = littleghost("sessions", "tail", "shop", "--store", url, "--limit", "1")
+    assert (done.stdout, done.stderr) == ("assistant: Nine.\n", "3 older ones: --before 3\n")
+    done = littleghost("sessions", "tail", "shop", "--store", url, "--limit", "2", "--before", "3")
+    assert done.stdout.splitlines() == ["assistant: I look.", 'call c1: stock {"sku": "A7"}', "result c1: 9"]
+    found = json.loads(
+        littleghost("sessions", "tail", "shop", "--store", url, "--limit", "3", "--json").stdout
+    )
+    assert (found["id"], found["actor_id"], found["before"]) == ("shop", None, 1)
+    assert [message["role"] for message in found["messages"]] == ["assistant", "tool", "assistant"]
+    assert littleghost("sessions", "tail", "shop", "--store", url).stderr == ""
+    done = littleghost("sessions", "tail", "his", "--store", url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: there is no session 'his'")
+
+
+async def test_tail_of_an_empty_session_is_empty(littleghost: Run, tmp_path: Path):
+    async with SQLiteStore(tmp_path / "e.db") as store:
+        await Session(id="e", store=store).replace([])
+    done = littleghost("sessions", "tail", "e", "--store", "sqlite:///e.db")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_stats_counts(littleghost: Run, url: str):
+    found = json.loads(littleghost("sessions", "stats", "--store", url, "--json").stdout)
+    assert (found["sessions"], found["messages"]) == (4, 7)
+    assert found["size"] > 100
+    assert found["oldest_at"] <= found["newest_at"] <= time.time()
+    found = json.loads(littleghost("sessions", "stats", "--store", url, "--actor", "bob", "--json").stdout)
+    assert (found["sessions"], found["messages"]) == (1, 1)
+    lines = littleghost("sessions", "stats", "--store", url).stdout.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["sessions", "4"], ["messages", "7"]]
+
+
+async def test_fork_begins_another_session(littleghost: Run, url: str, tmp_path: Path):
+    done = littleghost("sessions", "fork", "shop", "branch", "--at", "2", "--store", url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "branch: begun with 1 message\n", "")
+    found = json.loads(littleghost("sessions", "fork", "shop", "all", "--store", url, "--json").stdout)
+    assert found == {"id": "all", "actor_id": None, "messages": 4}
+    async with SQLiteStore(tmp_path / "s.db") as store:
+        assert [message.text for message in (await store.load("branch")).messages] == ["How many?"]
+        assert (await store.load("all")).state == {"cart": ["A7"]}
+    for arguments, error in (
+        (("shop", "two"), "there is a session 'two' already"),
+        (("his", "new"), "no session 'his'"),
+    ):
+        done = littleghost("sessions", "fork", *arguments, "--store", url)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert error in done.stderr
+
+
+async def test_delete_needs_a_yes(littleghost: Run, url: str, tmp_path: Path):
+    done = littleghost("sessions", "delete", "his", "--actor", "bob", "--store", url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--yes" in done.stderr
+    async with SQLiteStore(tmp_path / "s.db") as store:
+        assert await store.load("his", actor_id="bob") is not None
+    done = littleghost("sessions", "delete", "his", "--actor", "bob", "--yes", "--store", url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "his (actor bob): deleted\n", "")
+    async with SQLiteStore(tmp_path / "s.db") as store:
+        assert await store.load("his", actor_id="bob") is None
+        assert await store.load("shop") is not None
+    done = littleghost("sessions", "delete", "his", "--actor", "bob", "--yes", "--store", url)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "error: there is no session 'his' of this actor\n",
+    )
+    done = littleghost("sessions", "delete", "two", "--yes", "--store", url, "--json")
+    assert json.loads(done.stdout) == {"id": "two", "actor_id": None, "deleted": True}
+
+
 @pytest.mark.parametrize("arguments", [("nowhere",), ("his",), ("shop", "--actor", "bob")])
 def test_an_unknown_session_and_another_actor_s_are_the_same_error(
     littleghost: Run, url: str, arguments: tuple[str, ...]
@@ -150,7 +267,18 @@ def test_an_unknown_session_and_another_actor_s_are_the_same_error(
 
 def test_looking_makes_no_store(littleghost: Run, tmp_path: Path):
     for options in ((), ("--store", "sqlite:///missing.db"), ("--store", "sqlite:///sub/missing.db")):
-        for command in (("list",), ("show", "x")):
+        commands = (
+            ("list",),
+            ("show", "x"),
+            ("tail", "x"),
+            ("stats",),
+            ("fork", "x", "y"),
+            ("delete", "x", "-y"),
+            ("export",),
+            ("verify",),
+            ("expire", "--older-than", "1d"),
+        )
+        for command in commands:
             done = littleghost("sessions", *command, *options)
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr.startswith("error: there is no store at ")
@@ -179,7 +307,10 @@ def test_a_reader_that_leaves_is_no_error(url: str, options: tuple[str, ...]):
 
 def test_version_and_help(littleghost: Run):
     assert littleghost("--version").stdout == f"littleghost {__version__}\n"
-    for command in ((), ("chat",), ("demo",), ("sessions",), ("sessions", "list"), ("sessions", "show")):
+    below = "list show tail stats fork delete export import copy verify expire".split()
+    shown = littleghost("sessions", "--help").stdout
+    assert [name for name in below if f" {name} " not in shown] == []
+    for command in ((), ("chat",), ("demo",), ("sessions",), *(("sessions", name) for name in below)):
         done = littleghost(*command, "--help")
         assert (done.returncode, done.stderr) == (0, "")
         assert "Usage: littleghost" in done.stdout
@@ -194,6 +325,15 @@ def test_version_and_help(littleghost: Run):
         (("chat", "--nonsense"), "no such option: --nonsense; littleghost chat --help shows what there is"),
         (("nonsense",), "no such command 'nonsense'; littleghost --help shows what there is"),
         (("sessions", "show"), "missing argument 'ID'; littleghost sessions show --help shows what there is"),
+        (
+            ("sessions", "list", "postgresql://me:secret@example.org/db"),
+            "got unexpected extra argument(s) (postgresql://…@example.org/db); littleghost sessions list --help",
+        ),
+        (("sessions", "expire"), "missing option '--older-than'; littleghost sessions expire --help"),
+        (
+            ("sessions", "import", "x", "--existing", "merge"),
+            "invalid value for '--existing': 'merge' is not one of",
+        ),
         (("chat", "--sandbox", "foo"), "invalid value for '--sandbox': 'foo' is not one of 'native', 'host'"),
     ],
 )

@@ -6,14 +6,18 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from littleghost.errors import SessionBusyError, StoreUnavailableError
+from littleghost.errors import LeaseLostError, SessionBusyError, StoreUnavailableError
+from littleghost.message import Message
 from littleghost.sessions import leases
+from littleghost.sessions.contract import Lease
 from littleghost.sessions.sqlite import SQLiteStore
+from littleghost.sessions.sqlite.worker import Job
 
 KINDS = [leases._OpenFileLock, leases._ProcessLock] if sys.platform == "linux" else [leases._kind]
 
@@ -182,3 +186,186 @@ async def test_keys_have_leases_of_their_own(tmp_path: Path):
                 ("a\0b", "c"),
             ]:
                 await stack.enter_async_context(store.lease(id, actor_id=actor, timeout=0))
+
+
+# Writing under a lease
+
+
+async def append(store: SQLiteStore, count: int, id: str = "a", **options):
+    return await store.append(
+        id, messages=[Message.user("x")], state={}, metadata={}, expected_count=count, **options
+    )
+
+
+async def test_a_lease_is_good_for_its_session_in_its_block_only(tmp_path: Path):
+    async with SQLiteStore(tmp_path / "a.db") as store, SQLiteStore(tmp_path / "a.db") as other:
+        async with (
+            store.lease("a") as lease,
+            store.lease("b") as another,
+            store.lease("a", actor_id="u") as third,
+        ):
+            one = await append(store, 0, lease=lease)
+            two = await append(store, 1, lease=lease, expected_revision=one.revision)
+            for wrong in (another, third, Lease(token=""), Lease(token=lease.token + "x")):
+                with pytest.raises(LeaseLostError, match="'a'"):
+                    await append(store, 2, lease=wrong)
+            with pytest.raises(LeaseLostError):
+                await append(store, 0, id="c", lease=lease)
+            with pytest.raises(LeaseLostError):
+                await append(other, 2, lease=lease)
+            await append(store, 0, actor_id="u", lease=third)
+        for _ in range(2):
+            with pytest.raises(LeaseLostError) as caught:
+                await append(store, 2, lease=lease, expected_revision=two.revision)
+            assert caught.value.id == "a"
+        async with store.lease("a") as again:
+            with pytest.raises(LeaseLostError):
+                await append(store, 2, lease=lease)
+            await store.replace("a", messages=[], state={}, metadata={}, lease=again)
+        assert (await store.load("a")).count == 0
+        assert store._leases == {}
+
+
+class held_up:
+    """Keep the writer busy inside the block."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self.go, self.running = threading.Event(), threading.Event()
+        self.store = store
+
+    def __enter__(self):
+        def work(db):
+            self.running.set()
+            assert self.go.wait(20)
+
+        self.store._writer.submit(Job(work))
+        assert self.running.wait(20)
+        return self
+
+    def __exit__(self, *_):
+        self.go.set()
+
+
+async def test_a_write_that_waits_longer_than_its_lease_is_refused(tmp_path: Path):
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        with held_up(store):
+            async with store.lease("a") as lease:
+                late = asyncio.create_task(append(store, 0, lease=lease))
+                await asyncio.sleep(0.05)
+        with pytest.raises(LeaseLostError):
+            await late
+        assert await store.load("a") is None
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_lease_does_not_end_before_what_is_being_written(
+    tmp_path: Path, monkeypatch, cancelled: bool
+):
+    from littleghost.sessions.sqlite import writing
+
+    path = tmp_path / "a.db"
+    go, running = threading.Event(), threading.Event()
+    write = writing.write
+
+    def slow(db, asked):
+        running.set()
+        assert go.wait(20)
+        return write(db, asked)
+
+    async with SQLiteStore(path) as store, SQLiteStore(path) as other:
+        monkeypatch.setattr(writing, "write", slow)
+
+        async def work():
+            async with store.lease("a") as lease:
+                writing = asyncio.create_task(append(store, 0, lease=lease))
+                await asyncio.to_thread(running.wait, 20)
+                if cancelled:
+                    writing.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await writing
+            return writing
+
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(running.wait, 20)
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        with pytest.raises(SessionBusyError):
+            async with other.lease("a", timeout=0.1):
+                pass
+        go.set()
+        writing_task = await task
+        if not cancelled:
+            await writing_task
+        async with other.lease("a", timeout=5):
+            assert (await other.load("a")).count == 1
+
+
+async def test_a_lease_that_is_cancelled_while_it_ends_is_released(tmp_path: Path, monkeypatch):
+    from littleghost.sessions.sqlite import writing
+
+    path = tmp_path / "a.db"
+    go, running = threading.Event(), threading.Event()
+
+    def stuck(db, asked):
+        running.set()
+        assert go.wait(20)
+
+    async with SQLiteStore(path) as store, SQLiteStore(path) as other:
+        monkeypatch.setattr(writing, "write", stuck)
+
+        async def work():
+            async with store.lease("a") as lease:
+                tasks.append(asyncio.create_task(append(store, 0, lease=lease)))
+                await asyncio.to_thread(running.wait, 20)
+
+        tasks: list[asyncio.Task] = []
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(running.wait, 20)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with other.lease("a", timeout=0):
+            pass
+        go.set()
+        await tasks[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_no_lease_of_its_parent(tmp_path: Path):
+    program = r"""
+import asyncio, os, sys, warnings
+warnings.simplefilter("ignore")
+from littleghost.errors import LeaseLostError
+from littleghost.message import Message
+from littleghost.sessions.sqlite import SQLiteStore
+
+store = SQLiteStore(sys.argv[1])
+
+async def write(count, lease):
+    await store.append("a", messages=[Message.user("x")], state={}, metadata={}, expected_count=count, lease=lease)
+
+async def main():
+    async with store.lease("a") as lease:
+        await write(0, lease)
+        pid = os.fork()
+        if pid == 0:
+            def child():
+                try:
+                    asyncio.run(write(1, lease))
+                except LeaseLostError:
+                    os._exit(7)
+                os._exit(0)
+            import threading
+            thread = threading.Thread(target=child)
+            thread.start()
+            thread.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        await write(1, lease)
+    await store.aclose()
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", program, tmp_path / "a.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

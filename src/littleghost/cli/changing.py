@@ -9,6 +9,7 @@ import typer
 from littleghost import ConfigurationError, ProtocolError, SessionStore
 from littleghost.cli.listing import unknown
 from littleghost.cli.progress import named
+from littleghost.cli.quantities import amount
 from littleghost.cli.stores import closing, existing_store
 from littleghost.cli.terminal import Terminal, write_json
 
@@ -35,7 +36,7 @@ def fork_session(
     if as_json:
         write_json({"id": new_id, "actor_id": actor, "messages": count})
     else:
-        terminal.out.print(f"{named(new_id, actor)}: begun with {count} messages")
+        terminal.out.print(f"{named(new_id, actor)}: begun with {amount(count, 'message')}")
 
 
 def delete_session(
@@ -71,7 +72,7 @@ async def _described(store: SessionStore, id: str, actor: str | None) -> str:
             return "which cannot be read"
     if found is None:
         raise unknown(id, actor)
-    return f"with its {found.count} messages"
+    return f"with its {amount(found.count, 'message')}"
 
 
 async def _delete(store: SessionStore, id: str, actor: str | None) -> bool:

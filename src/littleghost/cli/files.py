@@ -6,11 +6,15 @@ import os
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from littleghost import ConfigurationError, LittleGhostError
 
 __all__ = ["replacing"]
+
+Answer = TypeVar("Answer")
 
 
 @contextmanager
@@ -23,52 +27,50 @@ def replacing(path: Path) -> Generator[Callable[[bytes], None]]:
         ConfigurationError: The file cannot be made.
         LittleGhostError: It cannot be written.
     """
-    real = Path(os.path.realpath(path))
     try:
-        if real.is_dir():
+        if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
-        direct = real.exists() and not real.is_file()
+        direct = path.exists() and not path.is_file()
+        real = path if direct else Path(os.path.realpath(path))
         part = real if direct else real.with_name(f".littleghost-{secrets.token_hex(8)}.part")
         flags = os.O_WRONLY if direct else os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(part, flags | getattr(os, "O_BINARY", 0), 0o600)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be made ({error.strerror})") from error
     try:
-        with os.fdopen(descriptor, "wb") as file:
-
-            def write(raw: bytes) -> None:
-                try:
-                    file.write(raw)
-                except OSError as error:
-                    raise _unwritten(path, error) from error
-
-            yield write
-            try:
-                file.flush()
-                if not direct:
-                    os.fsync(descriptor)
-            except OSError as error:
-                raise _unwritten(path, error) from error
+        try:
+            yield partial(_write, descriptor, path)
+            if not direct:
+                _attempt(path, partial(os.fsync, descriptor))
+        finally:
+            os.close(descriptor)
         if not direct:
-            _put_in_place(part, real)
+            _attempt(path, partial(_put_in_place, part, real))
     except BaseException:
         if not direct:
             part.unlink(missing_ok=True)
         raise
 
 
+def _write(descriptor: int, path: Path, raw: bytes) -> None:
+    rest = memoryview(raw)
+    while rest:
+        rest = rest[_attempt(path, partial(os.write, descriptor, rest)) :]
+
+
 def _put_in_place(part: Path, real: Path) -> None:
+    part.replace(real)
+    if os.name != "nt":  # the new name survives the loss of power too
+        folder = os.open(real.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _attempt(path: Path, work: Callable[[], Answer]) -> Answer:
+    # Only around what touches the file: an error of the block is its own, and a store's may be an OSError as well.
     try:
-        part.replace(real)
-        if os.name != "nt":  # the new name survives the loss of power too
-            folder = os.open(real.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        return work()
     except OSError as error:
-        raise _unwritten(real, error) from error
-
-
-def _unwritten(path: Path, error: OSError) -> LittleGhostError:
-    return LittleGhostError(f"{path} cannot be written ({error.strerror})")
+        raise LittleGhostError(f"{path} cannot be written ({error.strerror})") from error

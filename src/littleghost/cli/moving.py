@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 
-import msgspec
-
 from littleghost import (
     AllActors,
     ConfigurationError,
@@ -23,7 +21,7 @@ from littleghost import (
 )
 from littleghost.cli.files import replacing
 from littleghost.cli.progress import Tally, progress, sessions_of
-from littleghost.cli.quantities import shown_size
+from littleghost.cli.quantities import amount, shown_size
 from littleghost.cli.stores import closing, existing_store, store_at
 from littleghost.cli.terminal import Terminal, write_json
 from littleghost.cli.waiting import bytes_of, write_bytes
@@ -44,6 +42,8 @@ def export_to(
     """Write the sessions of a store to a file, or to standard output; return the exit status."""
     tally = Tally(terminal, as_json=as_json)
     opened = existing_store(store)
+    # A bar and what is exported would be one on top of the other.
+    hidden = output == STANDARD and sys.stdout.isatty()
     with ExitStack() as stack:
         what = "the output is cut" if output == STANDARD else f"{output} is as it was before"
         stack.enter_context(_interrupted(terminal, what))
@@ -58,26 +58,34 @@ def export_to(
             async def write(raw: bytes) -> None:
                 put(raw)
 
-        size = asyncio.run(_export(terminal, opened, actor, write, tally))
-    if output != STANDARD and as_json:
-        write_json({**tally.summary(), "size": size})
-    elif as_json:
-        terminal.err.print(msgspec.json.encode({**tally.summary(), "size": size}).decode())
+        size = asyncio.run(_export(terminal, opened, actor, write, tally, hidden=hidden))
+    if as_json:
+        summary = {
+            "exported": tally.counts["written"],
+            "messages": tally.messages,
+            "size": size,
+            "failed": tally.failed,
+        }
+        write_json(summary, sys.stderr if output == STANDARD else sys.stdout)
     else:
-        words = f"{tally.counts['written']} sessions exported, {tally.messages} messages, {shown_size(size)}"
+        words = f"{amount(tally.counts['written'], 'session')} exported, {amount(tally.messages, 'message')}, {shown_size(size)}"
         failed = f"; {len(tally.failed)} could not be read, and are not in it" if tally.failed else ""
         (terminal.err if output == STANDARD else terminal.out).print(words + failed)
     return 1 if tally.failed else 0
 
 
 async def _export(
-    terminal: Terminal, store: SessionStore, actor: str | AllActors | None, write: Write, tally: Tally
+    terminal: Terminal,
+    store: SessionStore,
+    actor: str | AllActors | None,
+    write: Write,
+    tally: Tally,
+    *,
+    hidden: bool,
 ) -> int:
     size, waiting = 0, bytearray()
     async with closing(store):
-        # A bar and what is exported would be one on top of the other.
-        total = None if sys.stdout.isatty() else await sessions_of(store, actor)
-        with progress(terminal, "exporting", total) as advance:
+        with progress(terminal, "exporting", await sessions_of(store, actor), hidden=hidden) as advance:
 
             def report(done: Transferred) -> None:
                 tally.add(done)

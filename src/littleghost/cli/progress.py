@@ -16,13 +16,16 @@ __all__ = ["Tally", "named", "progress", "sessions_of"]
 
 
 @contextmanager
-def progress(terminal: Terminal, what: str, total: int | None) -> Generator[Callable[[int], None]]:
+def progress(
+    terminal: Terminal, what: str, total: int | None, *, hidden: bool = False
+) -> Generator[Callable[[int], None]]:
     """Show a bar on standard error while the block lasts, where that is a terminal, and return what moves it on.
 
     Args:
         terminal: Where to show it.
         what: What is done.
         total: How much there is; ``None`` where that is not known.
+        hidden: Show none after all.
     """
     bar = Progress(
         TextColumn("{task.description}"),
@@ -33,7 +36,7 @@ def progress(terminal: Terminal, what: str, total: int | None) -> Generator[Call
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-        disable=not watched(),
+        disable=hidden or not watched(),
     )
     with bar:
         task = bar.add_task(what, total=total)

@@ -8,10 +8,15 @@ from datetime import datetime
 
 from littleghost import ConfigurationError
 
-__all__ = ["duration", "moment", "shown_moment", "shown_size"]
+__all__ = ["amount", "duration", "moment", "shown_moment", "shown_size"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")
+
+
+def amount(number: int, noun: str) -> str:
+    """Return so many of a thing, such as ``1 session`` or ``2 sessions``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(text: str, option: str) -> float:

@@ -85,9 +85,9 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def write_json(value: Any) -> None:
-    """Write ``value`` to standard output, in one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+def write_json(value: Any, file: TextIO | None = None) -> None:
+    """Write ``value`` in one line to ``file``, standard output unless given."""
+    (file or sys.stdout).write(msgspec.json.encode(value).decode() + "\n")
 
 
 # What a URL has before the host may be a password, and what was typed in the wrong place is repeated in an error.

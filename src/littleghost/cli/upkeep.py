@@ -9,7 +9,7 @@ from typing import Any
 
 from littleghost import ALL_ACTORS, SessionStore, expire_sessions, verify_sessions
 from littleghost.cli.progress import named, progress, sessions_of
-from littleghost.cli.quantities import duration
+from littleghost.cli.quantities import amount, duration
 from littleghost.cli.stores import closing, existing_store
 from littleghost.cli.terminal import Terminal, printable, write_json
 
@@ -33,13 +33,14 @@ def verify(terminal: Terminal, *, store: str | None, as_json: bool) -> int:
         asyncio.run(_verify(terminal, existing_store(store), found, as_json=as_json))
     except KeyboardInterrupt:
         terminal.err.print(
-            f"interrupted after {found.sessions} sessions, {len(found.damaged)} damaged", style="dim"
+            f"interrupted after {amount(found.sessions, 'session')}, {len(found.damaged)} damaged",
+            style="dim",
         )
         raise
     if as_json:
         write_json({"checked": found.sessions, "damaged": found.damaged})
     else:
-        terminal.out.print(f"{found.sessions} sessions checked, {len(found.damaged)} damaged")
+        terminal.out.print(f"{amount(found.sessions, 'session')} checked, {len(found.damaged)} damaged")
     return 1 if found.damaged else 0
 
 
@@ -70,20 +71,21 @@ def expire(terminal: Terminal, older_than: str, *, dry_run: bool, store: str | N
         if as_json:
             write_json({"deleted": 0, "expired": number})
         else:
-            terminal.out.print(f"{number} sessions would be deleted")
+            terminal.out.print(f"{amount(number, 'session')} would be deleted")
         return
     deleted: list[int] = []
     try:
         asyncio.run(_expire(existing_store(store), seconds, deleted))
     except KeyboardInterrupt:
         terminal.err.print(
-            f"interrupted; {sum(deleted)} sessions were deleted, and running it again goes on", style="dim"
+            f"interrupted; {amount(sum(deleted), 'session')} deleted, and running it again goes on",
+            style="dim",
         )
         raise
     if as_json:
         write_json({"deleted": sum(deleted)})
     else:
-        terminal.out.print(f"{sum(deleted)} sessions deleted")
+        terminal.out.print(f"{amount(sum(deleted), 'session')} deleted")
 
 
 async def _expire(store: SessionStore, seconds: float, deleted: list[int]) -> None:

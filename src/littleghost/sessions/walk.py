@@ -64,9 +64,9 @@ async def walk(store: SessionStore, actor_id: str | AllActors | None) -> AsyncGe
             raise
     else:
         return
-    await store.sessions(
-        actor_id=actor_id, order="updated", since=0.0, until=0.0
-    )  # fails where nothing can be found
+    async with aclosing(_pages(store, actor_id, PAGE, order="updated", since=0.0, until=0.0)) as none:
+        async for _ in none:  # fails where no list can be had at all
+            pass
     gap: Gap | None = None
     async with aclosing(_Around(store, actor_id, last).damage()) as found:
         async for item in found:

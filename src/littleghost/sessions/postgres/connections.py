@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ from littleghost.sessions.postgres.statements import Statement, Statements
 __all__ = ["Pool", "Pools", "Settings"]
 
 Answer = TypeVar("Answer")
+connect: Callable[..., Awaitable[Any]] = cast("Any", asyncpg).connect
 Rows = Sequence[Sequence[Any]]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
@@ -230,7 +231,7 @@ class Pool:
             link = await self._acquire(give_up)
             try:
                 answer = await work(link.raw)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (in our words)
                 self._discard(link)
                 if outcome(error, sent=True) == "refused" or self._loop.time() > give_up:
                     raise store_error(error) from error.__cause__
@@ -314,10 +315,12 @@ class Pool:
     async def _connect(self, give_up: float) -> Any:
         settings, pause = self._settings, FIRST_PAUSE
         names = {} if "application_name" in settings.dsn else {"application_name": "littleghost"}
+        if not self._pools.ready:  # who was never there is most likely somewhere else
+            give_up = min(give_up, self._loop.time() + settings.connect_timeout)
         while True:
             left = give_up - self._loop.time()
             try:
-                return await asyncpg.connect(
+                return await connect(
                     settings.dsn,
                     timeout=max(0.1, min(settings.connect_timeout, left)),
                     statement_cache_size=0,

@@ -35,7 +35,10 @@ _GRANT: Final = (
     "the user of the URL may not do this: grant it SELECT on the tables to read, INSERT, UPDATE and DELETE too to write, and USAGE on "
     "their schema; to make the tables, CREATE on the schema, or let somebody else run what PostgresStore.schema_sql() returns"
 )
-_TABLES: Final = "the tables are not there, or not as this library made them; await store.migrate() makes them, as a user who may create tables"
+_TABLES: Final = (
+    "the tables are not there, or not as this library made them; await store.migrate() makes them, where the "
+    "user may make tables"
+)
 _OTHERS: Final = "others kept it busy for too long; try again"
 
 # By class or by code, the longest that fits.
@@ -121,7 +124,7 @@ def _of(error: BaseException) -> LittleGhostError:
         return StoreUnavailableError(f"PostgreSQL: {_UNAVAILABLE} (no answer in time)", code=None)
     if isinstance(error, ssl.SSLError):
         return StoreUnavailableError(
-            f"PostgreSQL: no secure connection can be made; look at the certificates and at sslmode ({error.reason})",
+            f"PostgreSQL: no secure connection can be made; look at the certificates and at sslmode ({_first_line(error)})",
             code=None,
         )
     if isinstance(error, asyncpg.DataError | asyncpg.ClientConfigurationError | ValueError):
@@ -153,13 +156,22 @@ def outcome(error: BaseException, *, sent: bool) -> Outcome:
     code = code_of(error)
     if code is not None and code.startswith(_LATER):
         return "later"
-    lost = code.startswith(_UNKNOWN) if code is not None else isinstance(error, _LOST)
+    if code is not None:
+        lost = code.startswith(_UNKNOWN)
+    else:
+        lost = isinstance(error, _LOST) and not isinstance(error, _HOPELESS)
     if not lost:
         return "refused"
     return "unknown" if sent else "later"
 
 
 _LOST: Final = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_HOPELESS: Final = (
+    ssl.SSLCertVerificationError,
+    asyncpg.ClientConfigurationError,
+    asyncpg.UnsupportedClientFeatureError,
+    asyncpg.UnsupportedServerFeatureError,
+)
 
 
 def is_unknown_statement(error: BaseException) -> bool:

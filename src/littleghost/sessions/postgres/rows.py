@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, Final
 from zlib import crc32
 
@@ -29,7 +30,7 @@ _SIGNED: Final = 1 << 31
 
 
 def bind(crc: int, place: int) -> int:
-    """Return a checksum as it is stored: as 4 signed bytes, and another one at another place. `statements.BIND` is the same."""
+    """Return a checksum as it is stored: as 4 signed bytes, and another one at another place. The statements do the same."""
     return (crc ^ place & _MASK) - _SIGNED
 
 
@@ -113,11 +114,18 @@ class Packed(Struct, frozen=True):
 
     def arguments(self, key: Key) -> tuple[Any, ...]:
         """Return ``$1`` to ``$14`` of the statements that write."""
+        return self._arguments(key, self.bodies, self.counts, self.sums)
+
+    def single(self, key: Key, before: int) -> tuple[Any, ...]:
+        """Return the same of a commit of one part, as `statements.ADVANCE` takes it."""
+        return self._arguments(key, self.bodies[0], before, self.sums[0])
+
+    def _arguments(self, key: Key, bodies: Any, counts: Any, sums: Any) -> tuple[Any, ...]:
         return (
             *key.arguments,
-            self.bodies,
-            self.counts,
-            self.sums,
+            bodies,
+            counts,
+            sums,
             self.commit_id,
             self.digest,
             id_sum(self.commit_id, self.digest),
@@ -152,6 +160,11 @@ def damaged(id: str) -> CorruptSessionError:
     )
 
 
+def size(found: Sequence[Row]) -> int:
+    """Return how many bytes the messages have in the rows of `statements.LOAD`, as far as it matters."""
+    return next((row[3][4] for row in found if row[0] == -2), 0)
+
+
 def snapshot(key: Key, found: Sequence[Row]) -> Snapshot | None:
     """Return the session in the rows of `statements.LOAD`.
 
@@ -160,22 +173,21 @@ def snapshot(key: Key, found: Sequence[Row]) -> Snapshot | None:
     """
     if not found:
         return None
-    _, _, _, epoch, number, root, count, checksum, state, metadata = found[0]
-    if (
-        len(found) != number - root + 1
-        or state is None
-        or bind(key.head_sum(state, metadata), epoch + number) != checksum
-    ):
+    # As `LOAD` begins, and mostly in order already.
+    numbers, sums, bodies, heads = zip(*sorted(found, key=itemgetter(0)), strict=True)
+    epoch, number, root, count, _ = heads[0]
+    state, metadata = bodies[:2]
+    # As `bind` has it.
+    whole = (
+        bind(key.head_sum(state, metadata), epoch + number) == sums[0]
+        and numbers[2:] == tuple(range(root, number + 1))
+        and list(sums[2:])
+        == [(crc32(body) ^ place & _MASK) - _SIGNED for place, body in enumerate(bodies[2:], epoch + root)]
+    )
+    if not whole:
         raise damaged(key.text)
-    bodies: list[bytes] = []
-    for place, row in enumerate(found, root):
-        body: bytes | None = row[2]
-        # As `bind` has it.
-        if row[0] != place or body is None or (crc32(body) ^ epoch + place & _MASK) - _SIGNED != row[1]:
-            raise damaged(key.text)
-        bodies.append(body)
     return Snapshot(
-        messages=unpack_bodies(bodies, count),
+        messages=unpack_bodies(bodies[2:], count),
         state=unpack_object(state, "state"),
         metadata=unpack_object(metadata, "metadata"),
         revision=revision(epoch, number),
@@ -195,10 +207,7 @@ def problems(found: Sequence[Row]) -> list[str]:
     key = Key(_name(scope, id), scope, id, "")
     if key.name != name:
         wrong.append("its row has the name of another session")
-    state, metadata = next(
-        ((row[16], row[17]) for row in found if row[0] is None or row[0] == number), (None, None)
-    )
-    if state is not None:
+    for state, metadata in ((row[16], row[17]) for row in found if row[16] is not None):
         if bind(key.head_sum(state, metadata), epoch + number) != checksum:
             wrong.append("its state, its metadata or its number was changed")
         wrong += [

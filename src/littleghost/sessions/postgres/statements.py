@@ -83,6 +83,12 @@ STEPS: Final = (
             PRIMARY KEY (session, number)
         )
         """,
+        # Written once and read often: compressing costs an append three times its work, and a load five times.
+        "ALTER TABLE {commits} ALTER COLUMN body SET STORAGE EXTERNAL",
+        # By the end of the id, for that is where ids differ, and it is a third of the size.
+        """
+        CREATE INDEX {ids} ON {commits} (session, "right"(commit_id, 8)) WHERE commit_id IS NOT NULL
+        """,
         """
         CREATE TABLE {leases} (
             name bytea PRIMARY KEY,
@@ -102,120 +108,136 @@ HAS_SCHEMA: Final = "SELECT to_regnamespace({schema_text}) IS NOT NULL"
 FORMAT: Final = "SELECT version FROM {format}"
 SET_FORMAT: Final = "UPDATE {format} SET version = {version}"
 
-NOW: Final = "extract(epoch FROM now())::double precision"
+# What the statements have in common, by the name it has in them. An argument means the same in all statements that write:
+# $1 name, $2 scope, $3 id, $4 bodies, $5 messages up to the end of each, $6 their sums, $7 commit id, $8 digest, $9 sum of both, $10 state,
+# $11 metadata, $12 sum of both, $13 messages, $14 bytes of the bodies, $15 most messages, $16 most bytes, $17 lease.
+FRAGMENTS: Final = {
+    "NOW": "extract(epoch FROM now())::double precision",
+    # The sums, as `rows.bind` has them.
+    "HEAD_SUM": "((($12::bigint) # ((s.epoch + s.number + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
+    "NEXT_SUM": "((($12::bigint) # ((s.epoch + s.number + 1) & 4294967295)) - 2147483648)::integer",
+    "NEW_SUM": "((($12::bigint) # (($18::bigint + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
+    # What is held while a commit is made under it; nobody takes it over meanwhile.
+    "LEASE": "lease AS (SELECT FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE)",
+    "LEASED": "($17::text IS NULL OR EXISTS (SELECT FROM lease))",
+    "NEW_SIZE": "$14::bigint + length($10::bytea) + length($11::bytea)",
+    "OLD_SIZE": "s.body_size + length(s.state) + length(s.metadata)",
+    "MADE": """
+        INSERT INTO {sessions}
+        (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum, state, metadata)
+        SELECT $1, $2, $3, $18::bigint, cardinality($4::bytea[]), 1, $13, $14,
+            coalesce($19::double precision, $20::double precision, {NOW}), coalesce($20::double precision, {NOW}),
+            {NEW_SUM}, $10, $11
+        WHERE $13::integer <= $15::bigint AND {NEW_SIZE} <= $16::bigint AND {LEASED}
+    """,
+    "WRITTEN": """
+        written AS (
+            INSERT INTO {commits} (session, number, count, head_sum, body_sum, commit_id, digest, body)
+            SELECT head.key, part.number, part.count,
+                (((CASE WHEN part.last THEN $9::bigint ELSE 0 END) # ((head.epoch + part.number + part.count) & 4294967295))
+                    - 2147483648)::integer,
+                ((part.sum # ((head.epoch + part.number) & 4294967295)) - 2147483648)::integer,
+                CASE WHEN part.last THEN $7::text END, CASE WHEN part.last THEN $8::bytea END, part.body
+            FROM head, LATERAL (
+                SELECT
+                    head.number - cardinality($4::bytea[]) + item.place::integer AS number,
+                    head.count - $13::integer + item.upto AS count,
+                    item.place = cardinality($4::bytea[]) AS last,
+                    item.sum,
+                    item.body
+                FROM unnest($4::bytea[], $5::integer[], $6::bigint[]) WITH ORDINALITY AS item (body, upto, sum, place)
+            ) AS part
+        )
+    """,
+    "INFO": "scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata)",
+    "FIGURES": """
+        count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(body_size + length(state) + length(metadata)), 0)::bigint,
+        min(updated_at), max(updated_at)
+    """,
+    # As the index `order` has them.
+    "PREFIX": "substr(scope, 1, 1001)",
+    "ORDER": "substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END)",
+    "MOMENT": """
+        updated_at >= $2::double precision AND hour >= floor($2::double precision / 3600)
+        AND updated_at < $3::double precision AND hour <= floor($3::double precision / 3600)
+    """,
+    "EARLIER": """
+        hour <= floor($4::double precision / 3600)
+        AND (updated_at < $4 OR updated_at = $4 AND (scope, id) > ($5::bytea, $6::bytea))
+    """,
+}
 
-# What a sum has of its place; see `rows.bind`.
-BIND: Final = "((({crc})::bigint # (({place}) & 4294967295)) - 2147483648)::integer"
-
-
-def _bound(crc: str, place: str) -> str:
-    return BIND.format(crc=crc, place=place)
-
-
-# $1 name, $2 scope, $3 id, $4 bodies, $5 counts, $6 body sums, $7 commit id, $8 digest, $9 sum of both, $10 state, $11 metadata,
-# $12 sum of both, $13 messages, $14 bytes of the bodies, $15 most messages, $16 most bytes, $17 lease; the rest is of each its own.
-_WRITTEN: Final = f"""
-    written AS (
-        INSERT INTO {{commits}} (session, number, count, head_sum, body_sum, commit_id, digest, body)
-        SELECT head.key, part.number, part.count,
-            {_bound("CASE WHEN part.last THEN $9::bigint ELSE 0 END", "head.epoch + part.number + part.count")},
-            {_bound("part.sum", "head.epoch + part.number")},
-            CASE WHEN part.last THEN $7::text END, CASE WHEN part.last THEN $8::bytea END, part.body
-        FROM head, LATERAL (
-            SELECT
-                head.number - cardinality($4::bytea[]) + item.place::integer AS number,
-                head.count - $13::integer + item.upto AS count,
-                item.place = cardinality($4::bytea[]) AS last,
-                item.sum,
-                item.body
-            FROM unnest($4::bytea[], $5::integer[], $6::bigint[]) WITH ORDINALITY AS item (body, upto, sum, place)
-        ) AS part
-    )
-"""
-
-_LEASE: Final = """
-    lease AS (SELECT 1 FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE)
-"""
-_LEASED: Final = "($17::text IS NULL OR EXISTS (SELECT FROM lease))"
-
-_ROOM: Final = """
-    {before} + $13::integer <= greatest($15::bigint, s.count)
-    AND {kept} + $14::bigint + length($10::bytea) + length($11::bytea)
-        <= greatest($16::bigint, s.body_size + length(s.state) + length(s.metadata))
-"""
-_FITS: Final = """
-    $13::integer <= $15::bigint AND $14::bigint + length($10::bytea) + length($11::bytea) <= $16::bigint
-"""
-
-_MADE: Final = f"""
-    INSERT INTO {{sessions}}
-    (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum, state, metadata)
-    SELECT $1, $2, $3, $18::bigint, cardinality($4::bytea[]), 1, $13, $14,
-        coalesce($19::double precision, $20::double precision, {NOW}), coalesce($20::double precision, {NOW}),
-        {_bound("$12", "$18::bigint + cardinality($4::bytea[])")}, $10, $11
-    WHERE {_FITS} AND {_LEASED}
-"""
-
-CREATE: Final = f"""
-    WITH {_LEASE}, head AS (
-        {_MADE}
+CREATE: Final = """
+    WITH {LEASE}, head AS (
+        {MADE}
         ON CONFLICT (name) DO NOTHING
         RETURNING key, epoch, number, count
-    ), {_WRITTEN}
+    ), {WRITTEN}
     SELECT epoch, number, count FROM head
 """
 """The first commit of a session that must not exist. $18 epoch, $19 made at, $20 written at."""
 
-_SUM: Final = _bound("$12", "s.epoch + s.number + cardinality($4::bytea[])")
-
-ADVANCE: Final = f"""
-    WITH {_LEASE}, head AS (
-        UPDATE {{sessions}} AS s SET
-            number = s.number + cardinality($4::bytea[]), count = s.count + $13, body_size = s.body_size + $14,
-            updated_at = {NOW}, sum = {_SUM}, state = $10, metadata = $11
+ADVANCE: Final = """
+    WITH {LEASE}, head AS (
+        UPDATE {sessions} AS s SET
+            number = s.number + 1, count = s.count + $13, body_size = s.body_size + $14,
+            updated_at = {NOW}, sum = {NEXT_SUM}, state = $10, metadata = $11
         WHERE s.name = $1 AND s.scope = $2 AND s.id = $3 AND s.epoch = $18::bigint AND s.number = $19::integer
-            AND s.count = $20::integer AND {_ROOM.format(before="s.count", kept="s.body_size")} AND {_LEASED}
+            AND s.count = $5::integer
+            AND s.count + $13::integer <= greatest($15::bigint, s.count)
+            AND s.body_size + {NEW_SIZE} <= greatest($16::bigint, {OLD_SIZE})
+            AND {LEASED}
         RETURNING key, epoch, number, count
-    ), {_WRITTEN}
+    ), written AS (
+        INSERT INTO {commits} (session, number, count, head_sum, body_sum, commit_id, digest, body)
+        SELECT key, number, count,
+            (($9::bigint # ((epoch + number + count) & 4294967295)) - 2147483648)::integer,
+            (($6::bigint # ((epoch + number) & 4294967295)) - 2147483648)::integer,
+            $7::text, $8::bytea, $4::bytea
+        FROM head
+    )
     SELECT epoch, number, count FROM head
 """
-"""An append to a session as its writer saw it. $18 epoch, $19 number, $20 count."""
+"""What nearly every commit is: an append of one body to a session as its writer saw it. $4 the body, $5 the messages before it, $6 its sum;
+$18 epoch, $19 number."""
 
-WRITE: Final = f"""
-    WITH {_LEASE}, seen AS (
-        SELECT key, number, root FROM {{sessions}} WHERE name = $1 AND scope = $2 AND id = $3
+WRITE: Final = """
+    WITH {LEASE}, seen AS (
+        SELECT key, number, root FROM {sessions} WHERE name = $1 AND scope = $2 AND id = $3
     ), made AS (
-        {_MADE} AND $21::boolean AND NOT EXISTS (SELECT FROM seen)
+        {MADE} AND $21::boolean AND NOT EXISTS (SELECT FROM seen)
         ON CONFLICT (name) DO NOTHING
         RETURNING key, epoch, number, count
     ), moved AS (
-        UPDATE {{sessions}} AS s SET
+        UPDATE {sessions} AS s SET
             number = s.number + cardinality($4::bytea[]),
             root = CASE WHEN $22::boolean THEN s.number + 1 ELSE s.root END,
             count = CASE WHEN $22 THEN $13 ELSE s.count + $13 END,
             body_size = CASE WHEN $22 THEN $14 ELSE s.body_size + $14 END,
-            updated_at = {NOW}, sum = {_SUM}, state = $10, metadata = $11
+            updated_at = {NOW}, sum = {HEAD_SUM}, state = $10, metadata = $11
         FROM seen
         WHERE s.key = seen.key AND s.number = seen.number
             AND ($23::bigint IS NULL OR s.epoch = $23 AND s.number = $24::integer)
             AND ($25::integer IS NULL OR s.count = $25)
             AND ($23 IS NOT NULL OR $7::text IS NULL OR NOT EXISTS (
-                SELECT FROM {{commits}} AS c WHERE c.session = seen.key AND c.commit_id = $7
+                SELECT FROM {commits} AS c
+                WHERE c.session = seen.key AND "right"(c.commit_id, 8) = "right"($7, 8) AND c.commit_id = $7
             ))
-            AND {_ROOM.format(before="(CASE WHEN $22 THEN 0 ELSE s.count END)", kept="(CASE WHEN $22 THEN 0 ELSE s.body_size END)")}
-            AND {_LEASED}
+            AND (CASE WHEN $22 THEN 0 ELSE s.count END) + $13::integer <= greatest($15::bigint, s.count)
+            AND (CASE WHEN $22 THEN 0 ELSE s.body_size END) + {NEW_SIZE} <= greatest($16::bigint, {OLD_SIZE})
+            AND {LEASED}
         RETURNING s.key, s.epoch, s.number, s.count, seen.root AS old_root, seen.number AS old_number
     ), head AS (
         SELECT key, epoch, number, count FROM made UNION ALL SELECT key, epoch, number, count FROM moved
     ), emptied AS (
-        UPDATE {{commits}} AS c SET body = ''
+        UPDATE {commits} AS c SET body = ''
         FROM moved
         WHERE $22 AND c.session = moved.key AND c.number BETWEEN old_root AND old_number AND c.commit_id IS NOT NULL
     ), dropped AS (
-        DELETE FROM {{commits}} AS c
+        DELETE FROM {commits} AS c
         USING moved
         WHERE $22 AND c.session = moved.key AND c.number BETWEEN old_root AND old_number AND c.commit_id IS NULL
-    ), {_WRITTEN}
+    ), {WRITTEN}
     SELECT epoch, number, count FROM head
 """
 """Any other commit. $18 to $20 as for `CREATE`; $21 whether it may make the session, $22 whether it replaces; $23 epoch, $24 number and
@@ -229,19 +251,24 @@ EXAMINE: Final = """
     LEFT JOIN {sessions} AS s ON s.name = $1 AND s.scope = $2 AND s.id = $3
     LEFT JOIN LATERAL (
         SELECT number, count, head_sum, digest FROM {commits}
-        WHERE session = s.key AND commit_id = $4::text ORDER BY number DESC LIMIT 1
+        WHERE session = s.key AND "right"(commit_id, 8) = "right"($4::text, 8) AND commit_id = $4 ORDER BY number DESC LIMIT 1
     ) AS c ON true
 """
 """Why a commit changed nothing. $1 name, $2 scope, $3 id, $4 commit id, $5 lease."""
 
 LOAD: Final = """
-    SELECT c.number, c.body_sum, c.body, s.epoch, s.number, s.root, s.count, s.sum,
-        CASE WHEN c.number = s.root OR c.number IS NULL THEN s.state END,
-        CASE WHEN c.number = s.root OR c.number IS NULL THEN s.metadata END
-    FROM {sessions} AS s LEFT JOIN {commits} AS c ON c.session = s.key AND c.number >= s.root
-    WHERE s.name = $1 AND s.scope = $2 AND s.id = $3
-    ORDER BY c.number
+    WITH s AS (
+        SELECT key, epoch, number, root, count, body_size, sum, state, metadata
+        FROM {sessions} WHERE name = $1 AND scope = $2 AND id = $3
+    )
+    SELECT -2 AS number, sum AS body_sum, state AS body, ARRAY[epoch, number, root, count, body_size] AS head FROM s
+    UNION ALL
+    SELECT -1, 0, metadata, NULL FROM s
+    UNION ALL
+    SELECT c.number, c.body_sum, c.body, NULL FROM s JOIN {commits} AS c ON c.session = s.key AND c.number >= s.root
 """
+"""A session whole: its row, in two, and its commits. Narrow, for what stands in each row costs more than the join.
+$1 name, $2 scope, $3 id."""
 
 TAIL: Final = """
     WITH RECURSIVE s AS (
@@ -287,79 +314,52 @@ DELETE: Final = """
     SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone)
 """
 
-_INFO: Final = """
-    scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata)
-"""
-_PREFIX: Final = "substr(scope, 1, 1001)"
-_ORDER: Final = (
-    "substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END)"
-)
-_MOMENT: Final = """
-    updated_at >= $2::double precision AND hour >= floor($2::double precision / 3600)
-    AND updated_at < $3::double precision AND hour <= floor($3::double precision / 3600)
-"""
-
-SESSIONS: Final = f"""
-    SELECT {_INFO} FROM {{sessions}}
-    WHERE {_MOMENT} AND ({_ORDER}) >= ($4::bytea, $5::bytea) AND (scope, id) > ($6::bytea, $7::bytea)
-    ORDER BY {_ORDER}, scope, id LIMIT $1
+SESSIONS: Final = """
+    SELECT {INFO} FROM {sessions}
+    WHERE {MOMENT} AND ({ORDER}) >= ($4::bytea, $5::bytea) AND (scope, id) > ($6::bytea, $7::bytea)
+    ORDER BY {ORDER}, scope, id LIMIT $1
 """
 """Of everybody. $1 limit, $2 since, $3 until, $4 and $5 the beginnings of, $6 and $7 the scope and the id after which."""
 
-SESSIONS_OF: Final = f"""
-    SELECT {_INFO} FROM {{sessions}}
-    WHERE {_MOMENT} AND {_PREFIX} = $4::bytea AND ({_ORDER}) >= ($4::bytea, $5::bytea) AND scope = $6::bytea AND id > $7::bytea
-    ORDER BY {_ORDER}, id LIMIT $1
+SESSIONS_OF: Final = """
+    SELECT {INFO} FROM {sessions}
+    WHERE {MOMENT} AND {PREFIX} = $4::bytea AND ({ORDER}) >= ($4::bytea, $5::bytea) AND scope = $6::bytea AND id > $7::bytea
+    ORDER BY {ORDER}, id LIMIT $1
 """
 """The same of one scope."""
 
-FIRST_SESSIONS: Final = f"""
-    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} ORDER BY {_ORDER}, scope, id LIMIT $1
-"""
-FIRST_SESSIONS_OF: Final = f"""
-    SELECT {_INFO} FROM {{sessions}}
-    WHERE {_MOMENT} AND {_PREFIX} = $4::bytea AND scope = $5::bytea
-    ORDER BY {_ORDER}, id LIMIT $1
+FIRST_SESSIONS: Final = "SELECT {INFO} FROM {sessions} WHERE {MOMENT} ORDER BY {ORDER}, scope, id LIMIT $1"
+FIRST_SESSIONS_OF: Final = """
+    SELECT {INFO} FROM {sessions} WHERE {MOMENT} AND {PREFIX} = $4::bytea AND scope = $5::bytea ORDER BY {ORDER}, id LIMIT $1
 """
 
-_AFTER: Final = """
-    hour <= floor($4::double precision / 3600)
-    AND (updated_at < $4 OR updated_at = $4 AND (scope, id) > ($5::bytea, $6::bytea))
-"""
-LATEST: Final = f"""
-    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} AND {_AFTER}
-    ORDER BY hour DESC, updated_at DESC, scope, id LIMIT $1
+LATEST: Final = """
+    SELECT {INFO} FROM {sessions} WHERE {MOMENT} AND {EARLIER} ORDER BY hour DESC, updated_at DESC, scope, id LIMIT $1
 """
 """Of everybody, the last written first. $1 limit, $2 since, $3 until, $4 the moment, $5 and $6 the scope and the id after which."""
 
-LATEST_OF: Final = f"""
-    SELECT {_INFO} FROM {{sessions}} WHERE {_MOMENT} AND {_AFTER} AND {_PREFIX} = $7::bytea AND scope = $8::bytea
+LATEST_OF: Final = """
+    SELECT {INFO} FROM {sessions} WHERE {MOMENT} AND {EARLIER} AND {PREFIX} = $7::bytea AND scope = $8::bytea
     ORDER BY hour DESC, updated_at DESC, id LIMIT $1
 """
 
-_FIGURES: Final = """
-    count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(body_size + length(state) + length(metadata)), 0)::bigint,
-    min(updated_at), max(updated_at)
-"""
-STATISTICS: Final = f"SELECT {_FIGURES} FROM {{sessions}}"
-STATISTICS_OF: Final = (
-    f"SELECT {_FIGURES} FROM {{sessions}} WHERE {_PREFIX} = $1::bytea AND scope = $2::bytea"
-)
+STATISTICS: Final = "SELECT {FIGURES} FROM {sessions}"
+STATISTICS_OF: Final = "SELECT {FIGURES} FROM {sessions} WHERE {PREFIX} = $1::bytea AND scope = $2::bytea"
 
-EXPIRE: Final = f"""
+EXPIRE: Final = """
     WITH old AS (
-        SELECT key, number FROM {{sessions}}
+        SELECT key, number FROM {sessions}
         WHERE hour <= floor(({NOW} - $1::double precision) / 3600) AND updated_at < {NOW} - $1::double precision
         ORDER BY hour, updated_at, scope, id LIMIT $2
         FOR UPDATE SKIP LOCKED
     ), gone AS (
-        DELETE FROM {{sessions}} AS s USING old, {{sessions}} AS seen
+        DELETE FROM {sessions} AS s USING old, {sessions} AS seen
         WHERE s.key = old.key AND seen.key = old.key AND seen.number = old.number
         RETURNING s.key
     ), dropped AS (
-        DELETE FROM {{commits}} AS c USING gone WHERE c.session = gone.key
+        DELETE FROM {commits} AS c USING gone WHERE c.session = gone.key
     ), tidied AS (
-        DELETE FROM {{leases}} WHERE expires_at < {NOW} - 86400
+        DELETE FROM {leases} WHERE expires_at < {NOW} - 86400
     )
     SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone)
 """
@@ -381,23 +381,23 @@ ORPHANS: Final = """
     ORDER BY c.session LIMIT 1000
 """
 
-TAKE_LEASE: Final = f"""
-    INSERT INTO {{leases}} AS held (name, token, expires_at)
+TAKE_LEASE: Final = """
+    INSERT INTO {leases} AS held (name, token, expires_at)
     SELECT $1, $2, {NOW} + $3::double precision
-    WHERE NOT EXISTS (SELECT FROM {{leases}} WHERE name = $1 AND token <> $2 AND expires_at >= {NOW})
+    WHERE NOT EXISTS (SELECT FROM {leases} WHERE name = $1 AND token <> $2 AND expires_at >= {NOW})
     ON CONFLICT (name) DO UPDATE SET token = $2, expires_at = {NOW} + $3::double precision
     WHERE held.token = $2 OR held.expires_at < {NOW}
     RETURNING 1
 """
-KEEP_LEASE: Final = f"""
-    UPDATE {{leases}} SET expires_at = {NOW} + $3::double precision WHERE name = $1 AND token = $2 RETURNING 1
+KEEP_LEASE: Final = """
+    UPDATE {leases} SET expires_at = {NOW} + $3::double precision WHERE name = $1 AND token = $2 RETURNING 1
 """
 END_LEASE: Final = "DELETE FROM {leases} WHERE name = $1 AND token = $2 RETURNING 1"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _LONGEST = 63  # bytes of a name. Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html
 _TABLES = ("sessions", "commits", "leases", "format")
-_INDEXES = ("order", "hours")
+_INDEXES = ("order", "hours", "ids")
 
 
 class Statement(Struct, frozen=True):
@@ -466,8 +466,10 @@ class Statements:
         return Statement.of(self.text(template))
 
     def text(self, template: str, **values: int) -> str:
-        """Return ``template`` with the names of the tables in it."""
-        return template.format(**self._names, **values)
+        """Return ``template`` with what it names by braces: fragments, and the names of the tables."""
+        while "{" in template:
+            template = template.format_map({**FRAGMENTS, **self._names, **values})
+        return template
 
     @property
     def lock(self) -> str:

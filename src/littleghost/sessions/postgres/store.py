@@ -11,7 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from littleghost.errors import ConfigurationError, StoreUnavailableError
+from msgspec import Struct
+
+from littleghost.errors import ConfigurationError, DataError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.commits import (
     Found,
@@ -29,7 +31,6 @@ from littleghost.sessions.commits import (
 )
 from littleghost.sessions.contract import (
     ALL_ACTORS,
-    ANY,
     AllActors,
     Commit,
     Damage,
@@ -37,6 +38,7 @@ from littleghost.sessions.contract import (
     Page,
     Revision,
     SessionInfo,
+    SessionLimits,
     SessionOrder,
     Snapshot,
     Statistics,
@@ -73,8 +75,8 @@ class PostgresStore(RecordStore):
     which gets connections of its own, and after ``fork``.
 
     Args:
-        dsn: ``postgresql://user:password@host:port/database``, the password percent-encoded where it has to be. Whatever asyncpg takes, such
-            as ``?host=`` for the folder of a socket, ``?sslmode=``, and the variables ``PG…`` of the environment.
+        dsn: ``postgresql://user:password@host:port/database``, the password percent-encoded where it has to be. Whatever asyncpg
+            takes, such as ``?host=`` for the folder of a socket, ``?sslmode=``, and the variables ``PG…`` of the environment.
         schema: Where the tables are; made where it is missing.
         table_prefix: What their names begin with.
         min_connections: How many connections stay open though idle.
@@ -84,6 +86,7 @@ class PostgresStore(RecordStore):
         acquire_timeout: Seconds to wait for a connection, and for a server that starts, stops or cannot be reached.
         lease_ttl: Seconds that a lease outlives a holder who died.
         prepared_statements: ``None`` finds out whether a pooler can keep them, ``False`` does without: then an append is two round trips.
+        limits: How large a session may become.
 
     Raises:
         ConfigurationError: An argument makes no sense. It does not repeat ``dsn``.
@@ -124,6 +127,7 @@ class PostgresStore(RecordStore):
         acquire_timeout: float = 30.0,
         lease_ttl: float = 30.0,
         prepared_statements: bool | None = None,
+        limits: SessionLimits = SessionLimits(),  # noqa: B008 (it is frozen)
     ) -> None:
         _check_dsn(dsn)
         self._sql = Statements(schema, table_prefix)
@@ -150,6 +154,7 @@ class PostgresStore(RecordStore):
         )
         self._place = (schema, table_prefix)
         self._lease_ttl = float(lease_ttl)
+        self.limits = limits
         self._pools = Pools(settings, self._sql)
         # The pools do not know the store, so one that nobody has any more ends them.
         weakref.finalize(self, self._pools.end).atexit = False
@@ -195,9 +200,9 @@ class PostgresStore(RecordStore):
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
         key = Key.of(*check_key(id, actor_id))
         found = await self._read(self._sql.load, key)
-        if sum(len(row[2] or b"") for row in found) < DECODE_IN_THREAD:
-            return rows.snapshot(key, found)
-        return await asyncio.to_thread(rows.snapshot, key, found)
+        if found and rows.size(found) >= DECODE_IN_THREAD:
+            return await asyncio.to_thread(rows.snapshot, key, found)
+        return rows.snapshot(key, found)
 
     async def tail(
         self, id: str, *, limit: int, before: int | None = None, actor_id: str | None = None
@@ -307,84 +312,66 @@ class PostgresStore(RecordStore):
         expected_revision: str | Revision | None,
         lease: Lease | None,
     ) -> Commit:
-        place = Key.of(*key)
-        packed = Packed.of(commit)
-        asked = self._attempt(place, packed, commit, expected_count, expected_revision, lease)
-        repeat = commit.commit_id is not None
-        pool = self._here
+        asked = _Asked(Key.of(*key), commit, Packed.of(commit), expected_count, expected_revision, lease)
+        attempt = self._attempt(asked)
+        name = asked.key.name
         for _ in range(RACES):
-            if asked is not None:
-                statement, arguments = asked
-                found = await pool.fetch(statement, *arguments, repeat=repeat, name=place.name)
+            if attempt is not None:
+                statement, arguments = attempt
+                found = await self._here.fetch(
+                    statement, *arguments, repeat=commit.commit_id is not None, name=name
+                )
                 if found:
                     epoch, number, count = found[0]
                     return Commit(revision=rows.revision(epoch, number), count=count)
-            answer = await self._why(place, packed, commit, expected_count, expected_revision, lease)
+            answer = await self._why(asked)
             if answer is not None:
                 return answer
-        raise StoreUnavailableError(
-            "PostgreSQL: others wrote the session all the while; try again", code=None
-        )
+        raise _overtaken()
 
-    def _attempt(
-        self,
-        key: Key,
-        packed: Packed,
-        commit: Record,
-        expected_count: int | None,
-        expected_revision: str | Revision | None,
-        lease: Lease | None,
-    ) -> tuple[Statement, tuple[Any, ...]] | None:
-        """Return the statement that writes ``commit``, and its arguments; ``None`` where there is no such revision or count."""
-        expected = None
-        if isinstance(expected_revision, str):
-            expected = rows.revision_of(expected_revision)
+    def _attempt(self, asked: _Asked) -> tuple[Statement, tuple[Any, ...]] | None:
+        """Return the statement that writes, and its arguments; ``None`` where there is no such revision or count."""
+        commit, count, expected = asked.commit, asked.expected_count, None
+        if isinstance(asked.expected_revision, str):
+            expected = rows.revision_of(asked.expected_revision)
             if expected is None:
                 return None
-        if expected_count is not None and not 0 <= expected_count <= LARGEST:
+        if count is not None and not 0 <= count <= LARGEST:
             return None
-        limits = self.limits
-        arguments = (
-            *packed.arguments(key),
+        limits, packed, key = self.limits, asked.packed, asked.key
+        rest = (
             NO_LIMIT if limits.messages is None else limits.messages,
             NO_LIMIT if limits.size is None else limits.size,
-            None if lease is None else lease.token,
+            None if asked.lease is None else asked.lease.token,
         )
-        if commit.kind == "append" and expected is not None:
-            return self._sql.advance, (*arguments, *expected, expected_count)
-        new = (*arguments, secrets.randbits(63), commit.created_at, commit.updated_at)
-        if expected_revision is None:
-            return (self._sql.create, new) if not expected_count else None
+        if expected is not None and count is not None and len(packed.bodies) == 1:
+            return self._sql.advance, (*packed.single(key, count), *rest, *expected)
+        new = (*packed.arguments(key), *rest, secrets.randbits(63), commit.created_at, commit.updated_at)
+        if asked.expected_revision is None:
+            return (self._sql.create, new) if not count else None
+        may_create = expected is None and not count
         return self._sql.write, (
             *new,
-            expected is None and not expected_count,
+            may_create,
             commit.kind == "replace",
             *(expected or (None, None)),
-            expected_count,
+            count,
         )
 
-    async def _why(
-        self,
-        key: Key,
-        packed: Packed,
-        commit: Record,
-        expected_count: int | None,
-        expected_revision: str | Revision | None,
-        lease: Lease | None,
-    ) -> Commit | None:
+    async def _why(self, asked: _Asked) -> Commit | None:
         """Return the first answer to a commit that was written before; ``None`` where nothing speaks against it any more.
 
         Raises:
             ConflictError: Another writer was first, or the lease is lost.
             SessionTooLargeError: It would become too large.
         """
+        key, commit, lease = asked.key, asked.commit, asked.lease
         found = await self._read(
             self._sql.examine, key, commit.commit_id, None if lease is None else lease.token
         )
         epoch, number, count, kept, size, earlier, its_count, its_sum, digest, held = found[0]
         if lease is not None and not held:
             raise lease_lost(key.text)
-        head = None if epoch is None else Commit(revision=rows.revision(epoch, number), count=count)
 
         def find(commit_id: str) -> Found | None:
             if earlier is None:
@@ -394,15 +381,18 @@ class PostgresStore(RecordStore):
             return digest, Commit(revision=rows.revision(epoch, earlier), count=its_count)
 
         answer = admit(
-            commit, head, expected_count=expected_count, expected_revision=expected_revision, find=find
+            commit,
+            None if epoch is None else Commit(revision=rows.revision(epoch, number), count=count),
+            expected_count=asked.expected_count,
+            expected_revision=asked.expected_revision,
+            find=find,
         )
         if answer is None:
-            added = len(commit.state) + len(commit.metadata) + packed.size
-            grows = commit.kind == "append" and head is not None
+            grows = commit.kind == "append" and epoch is not None
             check_room(
                 self.limits,
                 messages=commit.count + (count if grows else 0),
-                size=added + (kept if grows else 0),
+                size=asked.packed.size + len(commit.state) + len(commit.metadata) + (kept if grows else 0),
                 before=(count or 0, size or 0),
             )
         return answer
@@ -414,9 +404,7 @@ class PostgresStore(RecordStore):
             seen, gone = found[0]
             if gone or not seen:
                 return bool(gone)
-        raise StoreUnavailableError(
-            "PostgreSQL: others wrote the session all the while; try again", code=None
-        )
+        raise _overtaken()
 
     async def expire(self, *, expire_after: float, limit: int = 100) -> int:
         check_expiry(expire_after, limit)
@@ -457,6 +445,21 @@ class PostgresStore(RecordStore):
                 await held.__aexit__(None, None, None)
 
 
+class _Asked(Struct, frozen=True):
+    """What is to be written, and on which condition."""
+
+    key: Key
+    commit: Record
+    packed: Packed
+    expected_count: int | None
+    expected_revision: str | Revision | None
+    lease: Lease | None
+
+
+def _overtaken() -> StoreUnavailableError:
+    return StoreUnavailableError("PostgreSQL: others wrote the session all the while; try again", code=None)
+
+
 def _info(row: Any) -> SessionInfo:
     scope, id, count, epoch, number, created_at, updated_at, size = row
     return SessionInfo(
@@ -474,8 +477,6 @@ def _verified_up_to(cursor: Any) -> int:
     if cursor is None:
         return -1
     if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:
-        from littleghost.errors import DataError
-
         raise DataError.at("cursor", "must be the cursor of a step before")
     return int(cursor)
 

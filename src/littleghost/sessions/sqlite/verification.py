@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import Any
+from typing import Any, Literal
 
 from littleghost import data
 from littleghost.errors import CorruptSessionError, DataError
@@ -76,33 +76,43 @@ class _Keys:
             return self._next
         try:
             self._next = self._ask(after)
-        except sqlite3.Error as error:
-            problem = _problem(error)
-            low, step = after, 1
-            while (found := self._try(low + step)) is False and low + step < LAST_KEY:
-                low, step = low + step, 2 * step
-            high = low + step
-            while found is not False and high - low > 1:
-                middle = (low + high) // 2
-                if (other := self._try(middle)) is False:
-                    low = middle
-                else:
-                    high, found = middle, other
-            self._next = found or None
-            what = f"rows of {self._table} from key {after + 1} on cannot be read"
-            damaged.append(_damage(None, f"{what}: {problem}"))
+        except (CorruptSessionError, sqlite3.Error) as error:
+            self._next = self._beyond(after)
+            what = f"rows of {self._table} from key {max(after + 1, 1)} on cannot be read"
+            damaged.append(_damage(None, f"{what}: {_problem(error)}"))
         return self._next
 
-    def _try(self, after: int) -> int | bool | None:
+    def _beyond(self, low: int) -> int | None:
+        """Return the first key that can be read, some way after ``low``: forward in growing steps, and back by halving."""
+        step = 1
+        while (found := self._try(low + step)) is False:
+            if low > LAST_KEY:
+                return None
+            low, step = low + step, 2 * step
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            nearer = self._try(middle)
+            if nearer is False:
+                low = middle
+            else:
+                high, found = middle, nearer
+        return found
+
+    def _try(self, after: int) -> int | Literal[False] | None:
         try:
             return self._ask(after)
-        except sqlite3.Error as error:
+        except (CorruptSessionError, sqlite3.Error) as error:
             _problem(error)
             return False
 
     def _ask(self, after: int) -> int | None:
         row = self._db.execute(self._statement, {"key": after, "place": _place_after(after)}).fetchone()
-        return None if row is None else row[0]
+        if row is None:
+            return None
+        if row[0] <= after:  # else a page in the wrong place would lead round in a circle
+            raise CorruptSessionError(f"key {row[0]} comes after {after}")
+        return row[0]
 
 
 def _place_after(key: int) -> int:

@@ -91,7 +91,8 @@ class Worker:
         self.file = file
         self.writes = writes
         self._outlives = outlives
-        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+        # Who has only read has nothing to commit, and where it met a damaged page SQLite would refuse to.
+        self._begin, self._end = ("BEGIN IMMEDIATE", "COMMIT") if writes else ("BEGIN", "ROLLBACK")
         # Only a transaction that excludes all others may let in a job that came after it began: a read must see what was
         # acknowledged before it was asked for.
         self._together = TOGETHER if writes else 1
@@ -201,7 +202,7 @@ class Worker:
                 except LittleGhostError as error:
                     job.error = error
             committing = True
-            connection.execute("COMMIT")
+            connection.execute(self._end)
             if self.writes:
                 self._still_there()
             elif self._state is not None and self._state != self.file.at_rest():

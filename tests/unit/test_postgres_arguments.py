@@ -1,0 +1,165 @@
+"""PostgresStore: what it is made with, and what of that is never said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+import pytest
+
+from littleghost import sync
+from littleghost.errors import ConfigurationError, CredentialError, LittleGhostError, StoreUnavailableError
+from littleghost.sessions.contract import SessionLimits
+from littleghost.sessions.opening import open_store
+from littleghost.sessions.postgres import PostgresStore
+
+URL = "postgresql://user:s3cret@host:5433/db"
+
+
+def settings(store: PostgresStore) -> Any:
+    return store._pools.settings
+
+
+def test_a_url_with_our_options_and_the_drivers():
+    store = open_store(
+        f"{URL}?sslmode=require&schema=s&table_prefix=p_&min_connections=2&max_connections=3&connect_timeout=1&command_timeout=2.5"
+        "&acquire_timeout=4&lease_ttl=5&prepared_statements=false&max_messages=7&max_size=8"
+    )
+    assert isinstance(store, PostgresStore)
+    found = settings(store)
+    assert found.dsn == f"{URL}?sslmode=require"
+    assert (found.min_connections, found.max_connections) == (2, 3)
+    assert (found.connect_timeout, found.command_timeout, found.acquire_timeout) == (1, 2.5, 4)
+    assert found.prepared_statements is False
+    assert store._lease_ttl == 5
+    assert store._place == ("s", "p_")
+    assert store.limits == SessionLimits(messages=7, size=8)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "Postgres"])
+def test_both_names_of_the_scheme(scheme: str):
+    store = open_store(f"{scheme}://u@/db?host=/run/pg&port=6")
+    assert settings(store).dsn == "postgresql://u@/db?host=%2Frun%2Fpg&port=6"
+    assert store.limits == SessionLimits()
+    assert open_store(f"{scheme}://u@/db?host=/run/pg") is not store
+
+
+def test_limits_of_a_sqlite_url(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///a.db?durability=off&max_messages=3&max_size=1000")
+    assert store.limits == SessionLimits(messages=3, size=1000)
+    with pytest.raises(ConfigurationError, match="max_size"):
+        open_store("sqlite:///a.db?max_size=many")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql:s3cret", "postgresql://"),
+        ("postgresql://user:s3c/ret@host/db", "%2F"),
+        ("postgresql://user:s3c#ret@host/db", "%23"),
+        ("postgresql://user@host:s3cret/db", "malformed"),
+        ("postgresql://user@[s3cret/db", "malformed"),
+        (f"{URL}?schema=a&schema=b", "more than once"),
+        (f"{URL}?s3cret", "malformed"),
+        (f"{URL}?max_connections=s3cret", "max_connections"),
+        (f"{URL}?prepared_statements=s3cret", "prepared_statements"),
+        (f"{URL}?schema=s3cret;drop", "schema"),
+        (f"{URL}?max_messages=s3cret", "max_messages"),
+        (f"{URL}?max_connections=0", "max_connections"),
+        (f"{URL}?lease_ttl=-1", "lease_ttl"),
+        (f"{URL}?lease_ttl=nan", "lease_ttl"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_not_repeated(url: str, words: str):
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        open_store(url)
+    assert "s3c" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schema": ""},
+        {"schema": 'a"b'},
+        {"schema": "a.b"},
+        {"schema": "é"},
+        {"schema": "1a"},
+        {"schema": "x" * 64},
+        {"schema": None},
+        {"table_prefix": "a b"},
+        {"table_prefix": "x" * 40},
+        {"table_prefix": "{commits}"},
+        {"min_connections": -1},
+        {"min_connections": 3, "max_connections": 2},
+        {"max_connections": True},
+        {"max_connections": 2.5},
+        {"connect_timeout": 0},
+        {"command_timeout": "1"},
+        {"acquire_timeout": float("nan")},
+        {"acquire_timeout": float("inf")},
+        {"prepared_statements": "no"},
+    ],
+)
+def test_arguments_that_make_no_sense(options: dict[str, Any]):
+    with pytest.raises(ConfigurationError, match=next(reversed(options)).split("_")[0]):
+        PostgresStore(URL, **options)
+
+
+def test_nothing_shows_the_url():
+    store = PostgresStore(URL)
+    for shown in (repr(store), repr(settings(store)), repr(store._pools), str(vars(store))):
+        assert "s3cret" not in shown
+        assert "5433" not in shown
+
+
+async def test_who_cannot_be_reached_is_named_without_the_url():
+    for url in (
+        "postgresql://user:s3cret@127.0.0.1:1/db",
+        "postgresql://user:s3cret@/db?host=/nowhere",
+        "postgresql://user:s3cret@no.such.host.invalid/db",
+        "postgresql://user:s3cret@127.0.0.1/db?sslmode=s3cret",
+        "postgresql://user@127.0.0.1:1/db?password=s3cret",
+    ):
+        async with PostgresStore(url, acquire_timeout=0.05) as store:
+            with pytest.raises((StoreUnavailableError, ConfigurationError)) as caught:
+                await store.load("a")
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "s3cret" not in shown
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "s3cret" not in repr(error)
+            error = error.__context__
+
+
+def test_without_the_driver_it_says_which_extra_to_install():
+    code = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "from littleghost import DependencyError, PostgresStore, open_store\n"
+        "for make in (PostgresStore, open_store):\n"
+        "    try: make('postgresql://u:s3cret@h/d')\n"
+        "    except DependencyError as error: print(error.package, error.extra, error)\n"
+        "print(PostgresStore.schema_sql()[:5])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("asyncpg postgres") == 2
+    assert "pip install 'littleghost[postgres]'" in done.stdout
+    assert done.stdout.endswith("BEGIN\n")
+    assert "s3cret" not in done.stdout
+
+
+def test_the_synchronous_face_takes_the_same_arguments():
+    import inspect
+
+    ours = inspect.signature(PostgresStore.__init__).parameters
+    theirs = inspect.signature(sync.PostgresStore.__init__).parameters
+    assert {name: one.default for name, one in ours.items()} == {
+        name: one.default for name, one in theirs.items()
+    }
+
+
+def test_credentials_are_a_kind_of_configuration():
+    assert issubclass(CredentialError, ConfigurationError)
+    assert issubclass(CredentialError, LittleGhostError)
