@@ -15,9 +15,7 @@ import inspect
 import os
 import re
 import secrets
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -213,6 +211,8 @@ class Directory:
 
 def _delete(root: Path) -> None:
     if sys.platform == "win32":
+        import shutil
+
         shutil.rmtree(root)
     else:
         delete_tree(str(root))
@@ -271,6 +271,8 @@ class Workspace:
 
         A process that is killed leaves the folder behind. Directories that deny their owner access are changed and deleted too.
         """
+        import tempfile
+
         root = Path(tempfile.gettempdir()) / f"littleghost-{secrets.token_hex(8)}"
         workspace = cls(root, paths, setup, teardown)
         workspace._throw_away = True
