@@ -24,7 +24,7 @@ ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")
 $(VENV)/.made: FORCE
 endif
 
-.PHONY: help demo chat test check format lint types gates fix bench bench-peers docs lock clean FORCE
+.PHONY: help demo chat test check format lint types gates fix bench bench-peers soak docs lock clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ bench: $(VENV)/.dev ## the numbers, each beside its floor
 
 bench-peers: $(PEERS)/.made ## the same work with sessions, here and in other frameworks (ARGS=--quick: two minutes)
 	@$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
+soak: $(VENV)/.dev ## processes race on a store while they and it are killed, for three minutes (ARGS=--help)
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 docs: $(VENV)/.dev ## the site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "site/index.html is ready."

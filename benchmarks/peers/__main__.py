@@ -87,7 +87,6 @@ async def measure(bench: Bench, works: str) -> bool:
 
 def run(given: argparse.Namespace, folder: Path) -> bool:
     """Measure and print; return whether it came to its end."""
-    load_before = os.getloadavg()[0]
     entries: list[Entry] = given.entries
     server = Server(folder)
     bench = Bench(entries, QUICK if given.quick else Plan(), folder, server)
@@ -98,7 +97,7 @@ def run(given: argparse.Namespace, folder: Path) -> bool:
         finished = asyncio.Runner().run(measure(bench, given.work))
     finally:
         server.stop()
-    environment = environment_of(folder, load_before)
+    environment = environment_of(folder, bench.load_before)
     if bench.postgres:
         environment["PostgreSQL"] = bench.postgres
     show(bench, given.work, environment)

@@ -33,7 +33,7 @@ def ratio(value: float) -> str:
 
 
 def cell(work: str, figure: Figure | None, floor: Figure | None) -> str:
-    """One figure: median, ratio to the floor, spread from the least to the most, how many."""
+    """One figure: median and ratio to the floor, the same of the best round, the worst round, how many."""
     if figure is None or not (figure.samples or figure.failure):
         return ""
     if not figure.samples:
@@ -42,15 +42,17 @@ def cell(work: str, figure: Figure | None, floor: Figure | None) -> str:
     # Who was slow took part in the first rounds only, and is compared with the floor of those.
     base = floor.samples[: len(figure.samples)] if floor else []
     times = f" {ratio(middle / statistics.median(base))}" if base else ""
+    best = f" {ratio(min(figure.samples) / min(base))}" if base else ""
     if work == "D":
         more = ""
         if figure.notes.get("allocated", 0) > 1.5 * middle:
             more = f" ({figure.notes['allocated']:,.0f} allocated, {figure.notes['files']:,} files)"
         return f"{number(middle)}{times}{more}"
-    low, high = min(figure.samples), max(figure.samples)
+    found = [middle, min(figure.samples), max(figure.samples)]
     if work == "C":
-        middle, low, high = 1e6 / middle, 1e6 / high, 1e6 / low
-    text = f"{number(middle)}{times} ({number(low)}–{number(high)}; {len(figure.samples)})"
+        found = [1e6 / value for value in found]
+    middle, good, bad = map(number, found)
+    text = f"{middle}{times} (best {good}{best}, worst {bad}; {len(figure.samples)})"
     if failed := figure.notes.get("failed appends"):
         text += f", {failed} appends failed"
     return text + (", then failed" if figure.failure else "")
@@ -109,9 +111,11 @@ def show(bench: Bench, works: str, environment: dict[str, Any]) -> None:
         )
         print(f"- {name}: {shown}")
     print(
-        "\nMedians over interleaved rounds, × the floor of the medium (its first line), (least–most; rounds)."
-        " Below ×1.3 two figures on a shared machine are the same."
+        "\nMedians over interleaved rounds, × the floor of the medium (its first line) in the same rounds; in brackets the best round,"
+        " × the floor's best, the worst one, and how many. Below ×1.3 two figures on a shared machine are the same."
     )
+    if max(bench.load_before, os.getloadavg()[0]) > 1.5 * cores():
+        print("\n**Others were using this machine: go by the best rounds.**")
     for work in works:
         if bench.figures[work]:
             print(f"\n## {TITLES[work]}\n\n{markdown(rows_of(bench, work))}")
@@ -147,12 +151,15 @@ def as_json(bench: Bench, environment: dict[str, Any]) -> dict[str, Any]:
 # -- where
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def environment_of(folder: Path, load_before: float) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "SQLite": sqlite3.sqlite_version,
-        "cores": cores,
+        "cores": cores(),
         "load average": f"{load_before:.1f} before, {os.getloadavg()[0]:.1f} after",
         "file system": filesystem(folder),
         "fsync of 4 KB": f"{fsync(folder):,.0f} µs",

@@ -100,6 +100,7 @@ class Bench:
             lambda: defaultdict(lambda: defaultdict(Figure))
         )
         self.postgres: dict[str, str] = {}
+        self.load_before = os.getloadavg()[0]
         self.start = time.monotonic()
 
     def who(self, medium: Medium, works: str) -> list[Entry]:
@@ -128,10 +129,9 @@ class Bench:
             async with asyncio.timeout(PATIENCE):
                 yield
         except Exception as error:  # noqa: BLE001 - whatever a peer raises is its result
-            text = " ".join(str(error).split()) or repr(error)
             for figure in figures:
-                figure.failure = f"{type(error).__name__}: {text}"
-            self.say(f"FAILED {entry.name}: {type(error).__name__}: {text}"[:400])
+                figure.failure = described(error)
+            self.say(f"FAILED {entry.name}: {described(error)}")
             if leaves is not None:
                 leaves.pop(entry, None)
 
@@ -165,7 +165,7 @@ class Bench:
             async with asyncio.timeout(30):
                 await work
         except Exception as error:  # noqa: BLE001 - see above
-            self.say(f"closing {entry.name}: {type(error).__name__}: {error}"[:400])
+            self.say(f"closing {entry.name}: {described(error)}")
 
     # -- A and B
 
@@ -276,7 +276,7 @@ class Bench:
             )
         if failures:
             figure.notes["failed appends"] = figure.notes.get("failed appends", 0) + len(failures)
-            figure.notes["first failure"] = f"{type(failures[0]).__name__}: {failures[0]}"[:200]
+            figure.notes["first failure"] = described(failures[0])
         note(figure, took / done * 1e6, took)
 
     # -- D
@@ -319,8 +319,8 @@ class Bench:
                     self.server.start()
                     self.postgres = await self.server.settings()
                 except Exception as error:  # noqa: BLE001 - the other medium's figures are worth printing
-                    self.say(f"FAILED PostgreSQL: {type(error).__name__}: {error}")
-                    self.postgres = {"failed": f"{type(error).__name__}: {error}"}
+                    self.say(f"FAILED PostgreSQL: {described(error)}")
+                    self.postgres = {"failed": described(error)}
                     for entry, work in itertools.product(self.who(medium, works), works):
                         if work in entry.works:
                             self.figure(work, "", entry).failure = "PostgreSQL did not start"
@@ -332,6 +332,11 @@ class Bench:
             if "D" in works:
                 await self.sizes(medium)
         self.say(f"done, load average {os.getloadavg()[0]:.1f}")
+
+
+def described(error: BaseException) -> str:
+    """Return what an error is, on one line that is not too long."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def note(figure: Figure, sample: float, seconds: float) -> None:

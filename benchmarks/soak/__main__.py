@@ -58,7 +58,7 @@ def report(store: str, result: Result) -> str:
         f"{store}, {result.seconds:.0f} s, load average {result.figures['load average']:.1f}",
         f"  held      {made.total():,} operations, {made.total() / result.seconds:.0f} per second: {rates}",
         f"  survived  {result.survived.total()} faults: {survived}",
-        f"  conflicts {result.figures['conflicts']:,}",
+        f"  conflicts {result.figures['conflicts']:,}, {result.figures['leases lost']} of them under a lease that was lost",
         f"  unknown   {result.figures['unknown']:,} answers, {result.figures['never known']:,} of them for good",
         f"  at the end {result.figures['sessions at the end']} sessions",
         f"  LOSSES    {len(result.faults)}",

@@ -44,7 +44,16 @@ def figures(book: Book) -> dict[str, Any]:
     made["load"] = sum(read.whole for read in book.reads)
     made |= {"tail": len(book.tails), "list": len(book.lists), "lease": len(book.leases)}
     open_ones = sum(operation.how == "unknown" for operation in book.operations.values())
-    return {"made": made, "conflicts": hows["refused"], "unknown": hows["unknown"], "never known": open_ones}
+    lost = sum(
+        one.error == "LeaseLostError" for operation in book.operations.values() for one in operation.attempts
+    )
+    return {
+        "made": made,
+        "leases lost": lost,
+        "conflicts": hows["refused"],
+        "unknown": hows["unknown"],
+        "never known": open_ones,
+    }
 
 
 class _Checker:

@@ -173,6 +173,9 @@ PG_DAMAGE = (
 """What is in the server's log where it has found damage."""
 
 
+LEASE_SECONDS = 1
+
+
 class PostgreSQL(Medium):
     """A server of its own, which is killed and started again."""
 
@@ -182,7 +185,8 @@ class PostgreSQL(Medium):
         super().__init__()
         # As an operator runs it: what is acknowledged is on the disk.
         self.server = PostgresServer("fsync = on\nfull_page_writes = on\n")
-        self.url = self.server.url
+        # So short that who stands still for a while loses its lease, and must not write under it any more.
+        self.url = f"{self.server.url}&lease_ttl={LEASE_SECONDS}"
         self._chance = chance
         self.faults = {
             "server stopped in the midst": lambda: self._restart("immediate"),
@@ -199,7 +203,7 @@ class PostgreSQL(Medium):
         """Run statements one after the other in one transaction, or alone, past the library."""
 
         async def run() -> list[list[Any]]:
-            connection = await asyncpg.connect(self.url, timeout=20)
+            connection = await asyncpg.connect(self.server.url, timeout=20)
             try:
                 if len(statements) == 1:
                     return [await connection.fetch(statements[0])]
@@ -226,14 +230,22 @@ class PostgreSQL(Medium):
         return found
 
     def _restart(self, mode: str) -> None:
+        # PostgreSQL 18.4 never ends if it is told to shut down while it recovers from the death of a backend.
+        self._await_answer()
         try:
             self.server.run("pg_ctl", "-D", self.server.data, "-m", mode, "-w", "-t", 15, "stop")
-        except (
-            AssertionError
-        ):  # the machine is too busy, or the server is: what then ends it is the stronger means
+        except AssertionError:
             self._kill_all()
         else:
             self.server.start()
+
+    def _await_answer(self) -> None:
+        ends = time.monotonic() + 20
+        while time.monotonic() < ends:
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                self._sql("SELECT 1")
+                return
+            time.sleep(0.05)
 
     def _kill_all(self) -> None:
         processes = self._processes()

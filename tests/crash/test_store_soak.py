@@ -79,6 +79,13 @@ async def test_a_broken_store_is_found_out(tmp_path: Path, kind: str):
     assert [fault for fault in faults if SAID[kind] in fault], faults[:10]
 
 
+async def test_leases_of_two_are_found_by_what_is_written_under_them(tmp_path: Path):
+    """Where a lease can be lost without its holder's knowledge, only that counts."""
+    inner = MemoryStore()
+    book, _ = await work(broken("lends-twice", inner), inner, tmp_path, 1500)
+    assert [fault for fault in check(book, {}, strict_leases=False) if SAID["lends-twice"] in fault]
+
+
 async def test_a_good_store_is_not(tmp_path: Path):
     inner = MemoryStore()
     book, faults = await work(inner, inner, tmp_path, 4000)

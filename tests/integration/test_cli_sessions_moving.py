@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -251,6 +252,54 @@ def test_copy_from_store_to_store(littleghost: Run, tmp_path: Path):
     assert not (tmp_path / "c.db").exists()
 
 
+def test_from_a_file_to_a_server_and_back(
+    littleghost: Run, environment: dict[str, str], tmp_path: Path, new_postgres_url: Callable[[], str]
+):
+    fill(tmp_path / "a.db")
+    fill(tmp_path / "a.db", 2, "bob\0")
+    one, other = new_postgres_url(), new_postgres_url()
+    done = littleghost("copy", "sqlite:///a.db", one)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sessions: 8 written\n", "")
+    assert littleghost("copy", one, other).stdout == "sessions: 8 written\n"
+    assert littleghost("copy", one, other).stdout == "sessions: 0 written, 8 there already\n"
+    by_environment = {"env": {**environment, "LITTLEGHOST_STORE": other}}
+    assert littleghost("verify", **by_environment).stdout == "8 sessions checked, 0 damaged\n"
+    assert json.loads(littleghost("stats", "--json", **by_environment).stdout)["sessions"] == 8
+    assert littleghost("list", "--all-actors", "--by-time", **by_environment).stdout.count("\n") == 9
+    assert littleghost("export", "-o", "all.jsonl", **by_environment).returncode == 0
+    assert littleghost("import", "all.jsonl", "--store", "sqlite:///b.db").stdout == "sessions: 8 written\n"
+    assert content(tmp_path / "b.db") == content(tmp_path / "a.db")
+    assert littleghost("expire", "--older-than", "1d", **by_environment).stdout == "8 sessions deleted\n"
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_a_password_is_never_shown(
+    environment: dict[str, str], tmp_path: Path, debug: tuple[str, ...], require: Any
+):
+    require(importlib.util.find_spec("asyncpg"), "asyncpg", "pip install 'littleghost[postgres]'")
+    fill(tmp_path / "a.db", 1)
+    bad = "postgresql://me:s3cret@127.0.0.1:1/db?connect_timeout=1"
+    for command in (
+        ("copy", "sqlite:///a.db", bad),
+        ("copy", bad, "sqlite:///b.db"),
+        ("list", "--store", bad),
+        ("import", "a.jsonl", bad),
+        ("verify", "--store", f"{bad}&schema=a&schema=b"),
+        ("copy", "sqlite:///a.db", bad.replace("postgresql", "pg")),
+    ):
+        done = subprocess.run(
+            [*LITTLEGHOST, *debug, "sessions", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+        )
+        assert done.returncode
+        assert done.stderr
+        assert "s3cret" not in done.stdout + done.stderr
+
+
 def test_a_file_that_is_none_or_cut_or_changed(littleghost: Run, tmp_path: Path):
     fill(tmp_path / "a.db")
     littleghost("export", "-o", "a.jsonl", "--store", "sqlite:///a.db")
@@ -422,17 +471,19 @@ def test_ctrl_c_in_an_import_that_waits_for_more(littleghost: Run, start: Any, t
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-def test_a_copy_that_was_interrupted_goes_on(littleghost: Run, start: Any, tmp_path: Path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_copy_that_was_ended_goes_on(littleghost: Run, start: Any, tmp_path: Path, end: signal.Signals):
     fill(tmp_path / "a.db")
     child = start("copy", "sqlite:///a.db", "sqlite:///b.db", fault=("hang", "restore", "5"))
     assert [child.stderr.readline() for _ in range(2)] == ["ready\n"] * 2
     while not (tmp_path / "b.db").exists() or len(content(tmp_path / "b.db")) < 4:
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(end)
     out, errors = child.communicate()
-    assert child.returncode == 130
-    assert "run the same command again" in errors
-    assert out.startswith("sessions: ")
+    if end == signal.SIGINT:
+        assert child.returncode == 130
+        assert "run the same command again" in errors
+        assert out.startswith("sessions: ")
     done = littleghost("copy", "sqlite:///a.db", "sqlite:///b.db")
     assert done.returncode == 0
     assert re.fullmatch(r"sessions: \d written, \d there already\n", done.stdout)

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # What each must show; a new example is run too, and has its words here.
 SHOWS: dict[str, list[str]] = {
     "own_store.py": ["0 failed", "This is message 2.", "This is message 4."],
+    "retention.py": ["kept: True", "gone: True", "ann's today: same", "bob's long-ago: written"],
     "shop.py": ["There are 9 of A7.", "4 messages are kept, and the state {'asked_for': ['A7']}"],
     "stream_events.py": [
         "runs      weather {'city': 'Graz'}",

@@ -12,12 +12,12 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 import pytest
 
-from littleghost.errors import ConflictError, StoreError, StoreUnavailableError
+from littleghost.errors import StoreError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.postgres import PostgresStore
 from littleghost.sessions.session import Session
@@ -233,7 +233,7 @@ async def test_a_write_without_an_id_is_never_guessed(
         await end()
         with pytest.raises(StoreUnavailableError) as caught:
             await task
-    assert caught.value.code == "57P01"
+    assert caught.value.code in ("57P01", "08003")
     assert await texts(store, "a") == ["a"]
     await operation()
 
@@ -283,7 +283,7 @@ class Tunnel:
 
         await asyncio.gather(there(), back())
 
-    async def __aenter__(self) -> Tunnel:
+    async def __aenter__(self) -> Self:
         self._listening = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"postgresql://postgres@127.0.0.1:{self._listening.sockets[0].getsockname()[1]}/postgres?sslmode=disable"
         return self
@@ -342,9 +342,10 @@ async def test_a_statement_that_takes_too_long_is_an_error(server: PostgresServe
         await append(store, "a", 0, "a")
         async with blocked(server, schema):
             with pytest.raises(StoreUnavailableError):
-                await append(store, "a", 1, "b")
+                await append(store, "a", 1, "x")
             with pytest.raises(StoreUnavailableError):
                 await append(store, "a", 1, "b", commit_id="b")
+        assert await texts(store, "a") == ["a"], "the server was told to break off"
         assert (await append(store, "a", 1, "b", commit_id="b")).count == 2
         assert await texts(store, "a") == ["a", "b"]
 
@@ -432,7 +433,6 @@ async def test_a_write_that_was_sent_ends_and_the_next_reader_waits_for_it(
 async def test_cancelling_at_any_moment_leaves_a_pool_that_works(server: PostgresServer, schema: str):
     async with PostgresStore(server.url, schema=schema, max_connections=2) as store:
         session = Session(id="s", store=store)
-        done = 0
         for number in range(300):
             task = asyncio.create_task(session.append([Message.user(f"{number}")]))
             others = [asyncio.create_task(store.load(f"{other}")) for other in range(3)]
@@ -444,12 +444,9 @@ async def test_cancelling_at_any_moment_leaves_a_pool_that_works(server: Postgre
                 one.cancel()
             (outcome, *_) = await asyncio.gather(task, *others, return_exceptions=True)
             assert isinstance(outcome, asyncio.CancelledError) or outcome.count
-            done += not isinstance(outcome, asyncio.CancelledError)
-            stored = await texts(store, "s")
-            assert len(set(stored)) == len(stored)
-            with contextlib.suppress(ConflictError):
-                await session.append([Message.user(f"{number}")])
-            await session.reload()
+            if isinstance(outcome, asyncio.CancelledError):
+                await session.append([Message.user(f"{number}")])  # a retry, if the first one took place
+            assert await texts(store, "s") == [f"{each}" for each in range(number + 1)]
         pool = store._pools.here()
         for _ in range(100):
             if len(pool._idle) == len(pool._links):

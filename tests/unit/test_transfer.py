@@ -36,6 +36,7 @@ from littleghost import (
     copy_sessions,
     export_sessions,
     import_sessions,
+    open_store,
     sync,
 )
 from littleghost.sessions import walk
@@ -68,13 +69,16 @@ HARD: list[Message] = [
 STATE = {"n": 2**200, "s": "\0", "nested": {"b": [1.5, None, False], "a": ""}, "": {}}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
     made: list[SessionStore] = []
+    new_url = request.getfixturevalue("new_postgres_url") if request.param == "postgres" else None
 
     def build() -> SessionStore:
         if request.param == "memory":
             made.append(MemoryStore())
+        elif new_url is not None:
+            made.append(open_store(new_url()))
         else:
             made.append(SQLiteStore(tmp_path / f"{len(made)}.db", durability="off"))
         return made[-1]
@@ -312,6 +316,14 @@ async def test_what_differs_a_little_is_another_session(other: dict[str, Any]):
     source, destination = MemoryStore(), MemoryStore()
     await source.replace("a", **own)
     await destination.replace("a", **{**own, **other})
+    assert outcomes(await imported(destination, await exported(source))) == ["failed"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 256, 512])
+async def test_a_session_that_is_longer_is_another_one(number: int):
+    source, destination = MemoryStore(), MemoryStore()
+    await write(source, "a", *["x"] * number)
+    await write(destination, "a", *["x"] * (number + 1))
     assert outcomes(await imported(destination, await exported(source))) == ["failed"]
 
 

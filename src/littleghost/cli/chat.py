@@ -44,7 +44,15 @@ from littleghost.cli.choosing import choose_model, what_to_expect
 from littleghost.cli.ctrl_c import CtrlC
 from littleghost.cli.program import chat_command
 from littleghost.cli.stores import default_path, store_at
-from littleghost.cli.terminal import INTERRUPTED, Terminal, exit_status, one_line, printable, short_call
+from littleghost.cli.terminal import (
+    INTERRUPTED,
+    Terminal,
+    exit_status,
+    one_line,
+    printable,
+    short_call,
+    without_password,
+)
 from littleghost.cli.transcripts import lines_of
 
 __all__ = ["ChatOptions", "chat"]
@@ -338,7 +346,7 @@ class _Chat:
 
     def _introduce(self) -> None:
         where = self.options.store or str(default_path())
-        kept = "only as long as this program runs" if self._in_memory else f"in {_without_password(where)}"
+        kept = "only as long as this program runs" if self._in_memory else f"in {without_password(where)}"
         self.terminal.remark(
             f"Talking to {self.agent.model.name if isinstance(self.agent.model, Model) else self.agent.model}. "
             f"Session {self.session_id}, kept {kept}."
@@ -407,7 +415,7 @@ class _Chat:
         for name in ("model", "base_url", "actor", "store", "workspace", "sandbox"):
             value = getattr(self.options, name)
             if value is not None:
-                words += [f"--{name.replace('_', '-')}", _without_password(str(value))]
+                words += [f"--{name.replace('_', '-')}", without_password(str(value))]
         if self.options.writable:
             words.append("--writable")
         return chat_command(words)
@@ -462,7 +470,7 @@ class _Chat:
         self.terminal.out.print(
             f"actor    {'none' if self.options.actor is None else printable(self.options.actor)}"
         )
-        self.terminal.out.print(f"store    {_without_password(self.options.store or str(default_path()))}")
+        self.terminal.out.print(f"store    {without_password(self.options.store or str(default_path()))}")
         if self.sandbox is not None:
             access = "may be written" if self.sandbox.writable else "read-only"
             self.terminal.out.print(
@@ -492,9 +500,3 @@ def _readline() -> Any:
 
 def _unanswered(last: Message) -> bool:
     return last.role != "assistant" or transcript.is_partial(last)
-
-
-def _without_password(url: str) -> str:
-    scheme, found, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}://…@{place.rpartition('@')[2]}{slash}{path}" if found and "@" in place else url

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from littleghost import ConfigurationError, LittleGhostError
 
-__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call", "write_json"]
+__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call", "without_password", "write_json"]
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -90,15 +90,22 @@ def write_json(value: Any, file: TextIO | None = None) -> None:
     (file or sys.stdout).write(msgspec.json.encode(value).decode() + "\n")
 
 
-# What a URL has before the host may be a password, and what was typed in the wrong place is repeated in an error.
-_PASSWORD = re.compile(r"(://)[^\s/]*@|(\bpassword=)[^\s&'\"]*", re.IGNORECASE)
+_PASSWORD = re.compile(
+    r"(?P<before>://)(?:[^\s/]*|[^\s/:@]*:\S*)@|(?P<option>\b(?:password|sslpassword)=)[^\s&'\"]*",
+    re.IGNORECASE,
+)
+
+
+def without_password(text: str) -> str:
+    """Return ``text`` without what the URLs in it have before the host, which may be a password, and without those in their options."""
+    return _PASSWORD.sub(
+        lambda found: f"{found['before']}…@" if found["before"] else f"{found['option']}…", text
+    )
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one line, without the passwords of URLs."""
-    text = _PASSWORD.sub(
-        lambda found: f"{found[1]}…@" if found[1] else f"{found[2]}…", one_line(str(error), 2000)
-    )
+    """Return an error in one line. What was typed in the wrong place is repeated in it, but for passwords."""
+    text = one_line(without_password(str(error)), 2000)
     if isinstance(error, LittleGhostError):
         return text or type(error).__name__
     return f"unexpected {type(error).__name__}: {text} (littleghost --debug … shows where)"

@@ -360,8 +360,6 @@ class ExportReader:
             opened.messages += unpack_messages(bytes(line.messages))
         except DataError as error:
             return str(error)
-        if len(opened.messages) > opened.head.count:
-            return f"more messages than the {opened.head.count} that are announced"
         return None
 
     def _cut(self) -> Iterator[Flaw]:

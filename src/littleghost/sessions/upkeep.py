@@ -6,9 +6,9 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from littleghost import data
 from littleghost.errors import DataError, ProtocolError
@@ -19,6 +19,9 @@ from littleghost.sessions.transfer import need
 __all__ = ["expire_sessions", "retention", "verify_sessions"]
 
 log = logging.getLogger("littleghost")
+
+GRACE: Final = 10.0
+"""Seconds that a step of a sweep gets to end, when the service does."""
 
 
 def verify_sessions(store: SessionStore, *, batch: int = 100) -> AsyncGenerator[Verified]:
@@ -95,7 +98,8 @@ async def retention(
     """Delete what has expired in the background, at once and then again and again, for as long as the block lasts.
 
     For a service: any number of processes may do it for one store. What goes wrong is logged under ``littleghost``, and tried again
-    the next time; nothing of it reaches the block. Leaving the block ends it, and waits until it has ended.
+    the next time; nothing of it reaches the block. Leaving the block lets the step under way end, for ten seconds at most, and
+    nothing is deleted afterwards.
 
     Args:
         store: The store.
@@ -114,27 +118,40 @@ async def retention(
     check_expiry(seconds, batch)
     if not interval > 0:
         raise DataError.at("every", "must be more than 0 seconds")
-    task = asyncio.create_task(_sweep(store, seconds, interval, batch, pause), name="littleghost retention")
+    leaving = asyncio.Event()
+    sweep = _sweep(store, leaving, seconds, interval, batch, pause)
+    task = asyncio.create_task(sweep, name="littleghost retention")
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])  # not by awaiting it, which could not tell its cancellation from ours
+        leaving.set()
+        try:
+            # A step that is cancelled under way may still take place, and after the block nothing should.
+            await asyncio.wait([task], timeout=GRACE)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])  # not by awaiting it, which could not tell its cancellation from ours
 
 
-async def _sweep(store: SessionStore, seconds: float, interval: float, batch: int, pause: float) -> None:
-    while True:
+async def _sweep(
+    store: SessionStore, leaving: asyncio.Event, seconds: float, interval: float, batch: int, pause: float
+) -> None:
+    while not leaving.is_set():
         try:
             deleted = 0
-            async for number in _expire(store, seconds, batch, pause):
-                deleted += number
+            async with aclosing(_expire(store, seconds, batch, pause)) as steps:
+                async for number in steps:
+                    deleted += number
+                    if leaving.is_set():
+                        break
             if deleted:
                 log.info("retention deleted %d sessions", deleted)
         except Exception:
             log.exception(
                 "retention could not delete what has expired; it is tried again in %.0f s", interval
             )
-        await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 (no secret)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(leaving.wait(), interval * random.uniform(0.9, 1.1))  # noqa: S311 (no secret)
 
 
 def _seconds(value: Any, name: str) -> float:

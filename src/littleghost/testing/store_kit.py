@@ -76,7 +76,8 @@ async def check_store(
 ) -> Report:
     """Try every clause of the contract on a store, and report which hold.
 
-    The kit makes sessions with new ids and leaves them behind, so give it a store that is for tests.
+    The kit makes sessions with new ids and leaves them behind, so give it a store that is for tests. Others may be in it, and others may
+    write to it meanwhile. To see sessions expire it restores some as of the years 1970 to 1972, and lets all expire that are as old.
 
     Args:
         make_store: Makes a store; called once or more for each clause. Or a URL for `open_store`.

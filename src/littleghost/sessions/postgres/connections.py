@@ -74,13 +74,16 @@ class Link:
         self.prepared: dict[str, Any] = {}
         self.used = time.monotonic()
 
-    def has_news(self) -> bool:
-        """Whether something came in while nobody asked: most likely the end of the connection."""
-        with suppress(AttributeError, OSError, ValueError):
-            poll = select.poll()
-            poll.register(self.raw._transport.get_extra_info("socket").fileno(), select.POLLIN)  # noqa: SLF001
-            return bool(poll.poll(0))
-        return False
+    def is_good(self) -> bool:
+        """Whether the connection can be used: it is open, and nothing came in while nobody asked, which is most likely its end."""
+        if self.raw.is_closed():
+            return False
+        if time.monotonic() - self.used > UNSEEN_SECONDS:
+            with suppress(AttributeError, OSError, ValueError):
+                poll = select.poll()
+                poll.register(self.raw._transport.get_extra_info("socket").fileno(), select.POLLIN)  # noqa: SLF001
+                return not poll.poll(0)
+        return True
 
 
 class Pool:
@@ -99,7 +102,7 @@ class Pool:
         self._guard = asyncio.Lock()  # of who looks at the tables
         self._trimming: asyncio.TimerHandle | None = None
         self.closed = False
-        self._last_wish = self._until_the_loop_ends()
+        self._last_wish: AsyncGenerator[None] | None = None
 
     # -- statements
 
@@ -182,8 +185,13 @@ class Pool:
             # What the server refuses leaves the connection as it was; after everything else nobody knows what comes next on it.
             if isinstance(error, asyncpg.PostgresError) and not link.raw.is_closed():
                 self._release(link)
-            else:
-                self._discard(link)
+                return (), error
+            if isinstance(error, TimeoutError):
+                with suppress(
+                    Exception
+                ):  # asyncpg has told the server to break off, and this waits until it has
+                    await link.raw.close(timeout=CLOSE_SECONDS)
+            self._discard(link)
             return (), error
         except BaseException:  # the loop is ending
             self._discard(link)
@@ -251,7 +259,7 @@ class Pool:
                 raise _closed()
             while self._idle:
                 link = self._idle.pop()
-                if await self._is_there(link):
+                if link.is_good():
                     return link
                 self._discard(link)
             if self._size < self._settings.max_connections:
@@ -259,16 +267,6 @@ class Pool:
             link = await self._wait(give_up)
             if link is not None:
                 return link
-
-    async def _is_there(self, link: Link) -> bool:
-        if time.monotonic() - link.used > UNSEEN_SECONDS and link.has_news():
-            try:
-                await asyncio.sleep(0)  # lets the loop take in what came
-                await asyncio.sleep(0)
-            except BaseException:
-                self._discard(link)
-                raise
-        return not link.raw.is_closed()
 
     async def _wait(self, give_up: float) -> Link | None:
         """Wait for a connection, or for room to open one."""
@@ -298,9 +296,9 @@ class Pool:
     async def _open(self, give_up: float) -> Link:
         self._size += 1
         try:
-            if not self._links:
-                with suppress(RuntimeError, StopAsyncIteration):  # it was begun before
-                    await self._last_wish.asend(None)
+            if self._last_wish is None:
+                self._last_wish = self._until_the_loop_ends()
+                await anext(self._last_wish)
             link = Link(await self._connect(give_up))
             if self.closed:
                 link.raw.terminate()
@@ -385,7 +383,8 @@ class Pool:
             with suppress(Exception):
                 await link.raw.close(timeout=CLOSE_SECONDS)
             self._discard(link)
-        await self._last_wish.aclose()
+        if self._last_wish is not None:
+            await self._last_wish.aclose()
 
     def _shut(self) -> None:
         self.closed = True

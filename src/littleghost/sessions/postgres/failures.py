@@ -156,13 +156,13 @@ def outcome(error: BaseException, *, sent: bool) -> Outcome:
     code = code_of(error)
     if code is not None and code.startswith(_LATER):
         return "later"
-    if code is not None:
-        lost = code.startswith(_UNKNOWN)
-    else:
-        lost = isinstance(error, _LOST) and not isinstance(error, _HOPELESS)
-    if not lost:
+    if not (code.startswith(_UNKNOWN) if code is not None else _is_lost(error)):
         return "refused"
-    return "unknown" if sent else "later"
+    return "unknown" if sent and not _is_unsent(error) else "later"
+
+
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, _LOST) and not isinstance(error, _HOPELESS)
 
 
 _LOST: Final = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -172,6 +172,13 @@ _HOPELESS: Final = (
     asyncpg.UnsupportedClientFeatureError,
     asyncpg.UnsupportedServerFeatureError,
 )
+
+
+def _is_unsent(error: BaseException) -> bool:
+    """Whether asyncpg found that the connection had ended before it sent anything."""
+    return isinstance(error, asyncpg.InterfaceError) or (
+        isinstance(error, asyncpg.InternalClientError) and "cannot switch to state" in str(error)
+    )
 
 
 def is_unknown_statement(error: BaseException) -> bool:

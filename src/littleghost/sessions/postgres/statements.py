@@ -103,8 +103,14 @@ STEPS: Final = (
 """What makes the tables of version 1, and then each version of the one before."""
 
 LOCK: Final = "SELECT pg_advisory_xact_lock({lock})"
-HAS_FORMAT: Final = "SELECT to_regclass({format_text}) IS NOT NULL"
-HAS_SCHEMA: Final = "SELECT to_regnamespace({schema_text}) IS NOT NULL"
+# Asked of the catalogue and not of to_regclass(), which may still believe what was so before the lock was waited for.
+HAS_FORMAT: Final = """
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = {schema_text} AND c.relname = {format_text}
+    )
+"""
+HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = {schema_text})"
 FORMAT: Final = "SELECT version FROM {format}"
 SET_FORMAT: Final = "UPDATE {format} SET version = {version}"
 
@@ -433,8 +439,8 @@ class Statements:
         lock = int.from_bytes(blake2b(place.encode(), digest_size=8).digest(), "big", signed=True)
         self._names = {
             "schema": f'"{schema}"',
-            "schema_text": f"'\"{schema}\"'",
-            "format_text": f'\'"{schema}"."{prefix}format"\'',
+            "schema_text": f"'{schema}'",
+            "format_text": f"'{prefix}format'",
             "lock": f"'{lock}'::bigint",
             **{table: f'"{schema}"."{prefix}{table}"' for table in _TABLES},
             **{index: f'"{prefix}{index}"' for index in _INDEXES},
