@@ -6,7 +6,7 @@ Usage:
 A turn is two messages of 300 bytes with 1 KB of state. The floor keeps the same rows and writes them in one transaction, with the
 write-ahead log and an fsync for each, through an executor with one thread; beside it the same, called directly. Rounds are
 interleaved, appends go in blocks of 40, for who has just synced flatters the neighbour. Below a ratio of 1.3 two figures on a shared
-machine are the same.
+machine are the same; how much of a processor each took is shown beside, and depends less on who else is there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -98,16 +99,39 @@ class Ours:
         self.count, self.revision = done.count, done.revision
 
 
-class Table(dict[str, list[float]]):
+class Clock:
+    """What was spent in the block, in seconds: of time, and of the processors."""
+
+    def __enter__(self) -> Self:
+        self.began = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.busy = time.perf_counter() - self.began[0], time.process_time() - self.began[1]
+
+
+class Table:
     """Microseconds by name, and how to print them."""
 
-    def show(self, title: str, floor: str) -> None:
-        base = statistics.median(self[floor])
+    def __init__(self, *names: str) -> None:
+        self.wall: dict[str, list[float]] = {name: [] for name in names}
+        self.busy: dict[str, list[float]] = {name: [] for name in names}
+
+    def add(self, name: str, clock: Clock, times: int = 1) -> None:
+        self.wall[name].append(clock.wall / times * 1e6)
+        self.busy[name].append(clock.busy / times * 1e6)
+
+    def show(self, title: str) -> None:
         print(f"\n{title}")
-        for name, values in self.items():
-            middle = statistics.median(values)
-            low, high = min(values), max(values)
-            print(f"  {name:34}{middle:10,.0f} µs  ×{middle / base:5.2f}   {low:,.0f} to {high:,.0f}")
+        bases = [statistics.median(next(iter(kind.values()))) for kind in (self.wall, self.busy)]
+        for name, walls in self.wall.items():
+            wall, busy = statistics.median(walls), statistics.median(self.busy[name])
+            print(
+                f"  {name:34}{wall:10,.0f} µs  ×{wall / bases[0]:5.2f}   {min(walls):,.0f} to {max(walls):,.0f}".ljust(
+                    86
+                )
+                + f"processor {busy:9,.0f} µs  ×{busy / bases[1]:5.2f}"
+            )
 
 
 async def appends(folder: Path, rounds: int) -> None:
@@ -134,73 +158,74 @@ async def appends_to(folder: Path, length: int, rounds: int) -> None:
             ours = Ours(store, "a")
             ours.count, ours.revision = filled.count, filled.revision
 
-            async def direct() -> None:
-                bare.append(1, next(numbers), turn())
+            async def direct(messages: list[Message]) -> None:
+                bare.append(1, next(numbers), messages)
 
-            async def threaded() -> None:
-                await loop.run_in_executor(executor, bare.append, 1, next(numbers), turn())
-
-            async def kept() -> None:
-                await ours.append(turn())
+            async def threaded(messages: list[Message]) -> None:
+                await loop.run_in_executor(executor, bare.append, 1, next(numbers), messages)
 
             await loads(length, bare, store, rounds if length >= 10_000 else rounds * 4)
             kinds = {
                 "sqlite3, one-thread executor": threaded,
                 "sqlite3, called directly": direct,
-                "SQLiteStore": kept,
+                "SQLiteStore": ours.append,
             }
-            table = Table((name, []) for name in kinds)
+            table = Table(*kinds)
             for kind in kinds.values():
-                await kind()
+                await kind(turn())
             gc.collect()
             gc.freeze()
             for _ in range(rounds):
                 for name, kind in kinds.items():
-                    start = time.perf_counter()
-                    for _ in range(BLOCK):
-                        await kind()
-                    table[name].append((time.perf_counter() - start) / BLOCK * 1e6)
+                    turns = [turn() for _ in range(BLOCK)]
+                    with Clock() as clock:
+                        for messages in turns:
+                            await kind(messages)
+                    table.add(name, clock, BLOCK)
             gc.unfreeze()
-            table.show(f"durable append of a turn to {length:,} messages", "sqlite3, one-thread executor")
+            table.show(f"durable append of a turn to {length:,} messages")
     bare.db.close()
 
 
 async def loads(length: int, bare: Bare, store: SQLiteStore, rounds: int) -> None:
-    table = Table({"sqlite3 and one decode": [], "SQLiteStore": []})
+    table = Table("sqlite3 and one decode", "SQLiteStore")
     for _ in range(rounds):
         gc.collect()
-        start = time.perf_counter()
-        bare.load(1)
-        table["sqlite3 and one decode"].append((time.perf_counter() - start) * 1e6)
+        with Clock() as clock:
+            bare.load(1)
+        table.add("sqlite3 and one decode", clock)
         gc.collect()
-        start = time.perf_counter()
-        await store.load("a")
-        table["SQLiteStore"].append((time.perf_counter() - start) * 1e6)
-    table.show(f"load of {length:,} messages", "sqlite3 and one decode")
+        with Clock() as clock:
+            await store.load("a")
+        table.add("SQLiteStore", clock)
+    table.show(f"load of {length:,} messages")
 
 
 async def together(folder: Path, rounds: int) -> None:
-    table = Table({"sqlite3, one after another": [], "SQLiteStore, at once": []})
+    table = Table("sqlite3, one after another", "SQLiteStore, at once")
     for number in range(rounds):
         bare, store = Bare(folder / f"bare-many-{number}.db"), SQLiteStore(folder / f"ours-many-{number}.db")
         await store.load("a")
-        start = time.perf_counter()
-        for step in range(1, TURNS + 1):
-            for session in range(WRITERS):
-                bare.append(session, step, turn())
-        table["sqlite3, one after another"].append((time.perf_counter() - start) / WRITERS / TURNS * 1e6)
+        turns = [[turn() for _ in range(TURNS)] for _ in range(WRITERS)]
+        with Clock() as clock:
+            for step in range(1, TURNS + 1):
+                for session in range(WRITERS):
+                    bare.append(session, step, turns[session][step - 1])
+        table.add("sqlite3, one after another", clock, WRITERS * TURNS)
         bare.db.close()
 
-        async def one(session: Ours) -> None:
-            for _ in range(TURNS):
-                await session.append(turn())
+        async def one(session: Ours, mine: list[list[Message]]) -> None:
+            for messages in mine:
+                await session.append(messages)
 
-        start = time.perf_counter()
-        await asyncio.gather(*(one(Ours(store, f"session-{index}")) for index in range(WRITERS)))
-        table["SQLiteStore, at once"].append((time.perf_counter() - start) / WRITERS / TURNS * 1e6)
+        with Clock() as clock:
+            await asyncio.gather(
+                *(one(Ours(store, f"session-{index}"), mine) for index, mine in enumerate(turns))
+            )
+        table.add("SQLiteStore, at once", clock, WRITERS * TURNS)
         await store.aclose()
-    table.show(f"{WRITERS} sessions, {TURNS} turns each, a turn", "sqlite3, one after another")
-    floor, ours = (statistics.median(values) for values in table.values())
+    table.show(f"{WRITERS} sessions, {TURNS} turns each, a turn")
+    floor, ours = (statistics.median(values) for values in table.wall.values())
     print(f"  {1e6 / floor:,.0f} and {1e6 / ours:,.0f} turns a second: {floor / ours:.1f} times as many")
 
 

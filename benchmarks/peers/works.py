@@ -109,8 +109,11 @@ class Bench:
     def figure(self, work: str, column: str, entry: Entry) -> Figure:
         return self.figures[work][column][entry.name]
 
-    def enough(self, figure: Figure, seconds: float, fewest: int) -> bool:
-        return figure.notes.get("seconds", 0.0) > seconds and len(figure.samples) >= fewest
+    def enough(self, entry: Entry, figure: Figure, seconds: float, fewest: int) -> bool:
+        # The floor takes part in every round, for the others are compared with it round by round.
+        return (
+            not entry.floor and figure.notes.get("seconds", 0.0) > seconds and len(figure.samples) >= fewest
+        )
 
     def say(self, text: str, *, passing: bool = False) -> None:
         """Tell on stderr how far it is; a ``passing`` line only to a terminal, which overwrites it."""
@@ -197,7 +200,7 @@ class Bench:
         for number in range(self.plan.load_rounds):
             for entry in rotated(subjects, number):
                 figure = self.figure("B", column, entry)
-                if self.enough(figure, self.plan.seconds, self.plan.fewest):
+                if self.enough(entry, figure, self.plan.seconds, self.plan.fewest):
                     continue
                 async with self.blame(entry, [figure], subjects):
                     gc.collect()  # or a load pays for the garbage of its neighbour
@@ -222,7 +225,7 @@ class Bench:
         for number in range(self.plan.append_rounds):
             for entry in rotated(subjects, number):
                 figure = self.figure("A", column, entry)
-                if self.enough(figure, self.plan.seconds, self.plan.fewest):
+                if self.enough(entry, figure, self.plan.seconds, self.plan.fewest):
                     continue
                 subject, session = subjects[entry], "filled" if grows else f"round-{number}"
                 async with self.blame(entry, [figure], subjects):
@@ -253,7 +256,7 @@ class Bench:
             self.say(f"{MEDIA[medium]}: {column}, round {number + 1} of {plan.together_rounds}")
             for entry in rotated(entries, number):
                 figure = self.figure("C", column, entry)
-                if figure.failure or self.enough(figure, plan.together_seconds, 2):
+                if figure.failure or self.enough(entry, figure, plan.together_seconds, 2):
                     continue
                 self.say(f"{MEDIA[medium]}: {column} for {entry.name}", passing=True)
                 async with self.blame(entry, [figure]), self.opened(entry) as subject:

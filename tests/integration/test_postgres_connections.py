@@ -559,6 +559,24 @@ async def test_a_store_that_nobody_has_any_more_closes_its_connections(
     assert await control.fetchval(count) == 0
 
 
+def test_an_event_loop_that_ends_takes_its_connections_with_it(server: PostgresServer, schema: str):
+    store = PostgresStore(f"{server.url}&application_name=ended", schema=schema)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ended'"
+
+    async def left() -> int:
+        connection = await asyncpg.connect(server.url)
+        for _ in range(100):
+            if not (found := await connection.fetchval(count)):
+                break
+            await asyncio.sleep(0.01)
+        await connection.close()
+        return found
+
+    asyncio.run(store.load("a"))
+    assert asyncio.run(left()) == 0
+    asyncio.run(store.load("a"))
+
+
 def run_python(code: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(

@@ -233,6 +233,27 @@ async def test_nobody_takes_over_while_a_commit_is_being_made(
             await append(store, "a", 2, "z", lease=lease)
 
 
+async def test_who_loses_a_deadlock_tries_again(store: PostgresStore, server: PostgresServer, schema: str):
+    """A commit under a lease holds the lease's row and then the session's. Somebody who does it the other way round is in its way."""
+    await append(store, "a", 0, "x")
+    async with store.lease("a") as lease:
+        other = await asyncpg.connect(server.url)
+        await other.execute(
+            "SET deadlock_timeout = '60s'"
+        )  # so that it is the commit that finds out, and gives way
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(f"SELECT FROM {schema}.littleghost_sessions FOR UPDATE")
+        writing = asyncio.create_task(append(store, "a", 1, "y", lease=lease))
+        await asyncio.sleep(0.2)
+        await other.execute(f"UPDATE {schema}.littleghost_leases SET token = token")
+        assert not writing.done()
+        await transaction.commit()
+        await other.close()
+        assert (await writing).count == 2
+        assert (await store.load("a")).count == 2
+
+
 async def test_cancelling_a_holder_releases_at_once(
     store: PostgresStore, control: asyncpg.Connection, schema: str
 ):
@@ -270,6 +291,17 @@ async def test_cancelling_at_any_moment_leaves_no_lease(
         await asyncio.wait(pool._under_way)
     assert await control.fetchval(f"SELECT count(*) FROM {schema}.littleghost_leases") == 0
     assert not await busy(store)
+
+
+async def test_closing_the_store_ends_a_lease_that_is_held(
+    server: PostgresServer, schema: str, store: PostgresStore
+):
+    for _ in range(2):
+        other = PostgresStore(server.url, schema=schema, lease_ttl=0.3)
+        async with other.lease("a"):
+            await other.aclose()
+            async with store.lease("a", timeout=10):
+                pass
 
 
 async def test_no_transaction_is_open_while_a_lease_is_held(

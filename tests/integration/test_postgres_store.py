@@ -12,12 +12,23 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from littleghost.errors import ConflictError, CorruptSessionError, LittleGhostError, SessionTooLargeError
+from littleghost import sync
+from littleghost.errors import (
+    ConflictError,
+    CorruptSessionError,
+    LittleGhostError,
+    SessionBusyError,
+    SessionTooLargeError,
+)
 from littleghost.message import Message
 from littleghost.sessions.contract import ALL_ACTORS, ANY, Lease, SessionLimits
 from littleghost.sessions.memory import MemoryStore
 from littleghost.sessions.opening import open_store
 from littleghost.sessions.postgres import PostgresStore
+from littleghost.sessions.postgres.rows import Key, Packed
+from littleghost.sessions.postgres.statements import Statement
+from littleghost.sessions.postgres.store import _Asked
+from littleghost.sessions.records import record
 
 
 @pytest.fixture
@@ -331,6 +342,65 @@ async def test_a_replace_among_appends_keeps_no_old_body(store: PostgresStore, c
     assert (await store.verify()).damaged == ()
 
 
+async def test_a_list_reads_no_more_than_its_page_whosever_it_is(
+    store: PostgresStore, control: asyncpg.Connection
+):
+    """Also for the seventh time, when a prepared statement has got a plan that is the same for all."""
+    await append(store, "a", 0)
+    for scope, count in (("':u' || g % 200", 8_000), ("'-'", 12_000)):
+        await control.execute(
+            "INSERT INTO littleghost_sessions (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum,"
+            f" state, metadata) SELECT decode(md5({count} || g::text), 'hex'), convert_to({scope}, 'UTF8'), convert_to('s' || g, 'UTF8'),"
+            f" g, 1, 1, 0, 0, g, g * 40.0, 0, '{{}}', '{{}}' FROM generate_series(1, {count}) AS g"
+        )
+    await control.execute("ANALYZE littleghost_sessions")
+    read = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'littleghost_sessions' AND schemaname = $1"
+    (link,) = store._pools.here()._links
+    for actor in (None, "u7", ALL_ACTORS):
+        for order in ("id", "updated"):
+            cursor: Any = None
+            for _ in range(8):
+                await link.raw.execute("SELECT pg_stat_force_next_flush()")
+                before = await control.fetchval(read, store._place[0])
+                page = await store.sessions(actor_id=actor, order=order, limit=4, cursor=cursor)
+                cursor = page.cursor
+                await link.raw.execute("SELECT pg_stat_force_next_flush()")
+                assert len(page.items) == 4
+                assert await control.fetchval(read, store._place[0]) - before < 500, (actor, order)
+
+
+@pytest.mark.parametrize("how", ["delete", "replace", "expire"])
+async def test_what_removes_rows_misses_none_that_came_while_it_waited(
+    how: str, store: PostgresStore, control: asyncpg.Connection
+):
+    """An append that began before and ends in the middle: its row is in no snapshot taken before its end."""
+    first = await append(store, "a", 0, "one", commit_id="one")
+    late = record("append", [Message.user("late")], {}, {})
+    attempt = store._attempt(_Asked(Key.of(None, "a"), late, Packed.of(late), 1, first.revision, None))
+    assert attempt is not None
+    statement, arguments = attempt
+    transaction = control.transaction()
+    await transaction.start()
+    assert await control.fetch(statement.text, *arguments)
+    # It locks no row that it would have to wait for, so it is made to wait before it looks.
+    slow = store._sql.expire.text.replace("LIMIT $2", "OFFSET (SELECT length(pg_sleep(0.3)::text)) LIMIT $2")
+    store._sql.expire = Statement.of(slow)
+    removing = asyncio.create_task(
+        {
+            "delete": lambda: store.delete("a"),
+            "replace": lambda: replace(store, "a", "summary"),
+            "expire": lambda: store.expire(expire_after=1e-6),
+        }[how]()
+    )
+    await asyncio.sleep(0.1)
+    assert not removing.done()
+    await transaction.commit()
+    await removing
+    bodies = await control.fetch("SELECT body FROM littleghost_commits WHERE body <> ''")
+    assert len(bodies) == (how == "replace")
+    assert (await store.verify()).damaged == ()
+
+
 async def test_the_clock_is_the_servers(
     store: PostgresStore, control: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ):
@@ -608,3 +678,15 @@ async def test_it_answers_as_the_memory_store_does(seed: int, store: PostgresSto
         now = step(choose)
         assert await one.do(now) == await two.do(now), (number, now)
     assert await one.look() == await two.look()
+
+
+def test_the_synchronous_face(postgres_url: str):
+    dsn, _, schema = postgres_url.rpartition("&schema=" if "&schema=" in postgres_url else "?schema=")
+    assert "CREATE TABLE" in sync.PostgresStore.schema_sql(schema=schema)
+    with sync.PostgresStore(dsn, schema=schema) as store, sync.open_store(postgres_url) as other:
+        store.migrate()
+        session = sync.Session(id="a", store=store)
+        session.append([Message.user("x")], state={"v": 1})
+        with store.lease("a"), pytest.raises(SessionBusyError), other.lease("a", timeout=0):
+            pass
+        assert sync.Session(id="a", store=other).state() == {"v": 1}

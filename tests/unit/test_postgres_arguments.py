@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import traceback
@@ -115,7 +116,8 @@ def test_nothing_shows_the_url():
         assert "5433" not in shown
 
 
-async def test_who_cannot_be_reached_is_named_without_the_url():
+async def test_who_cannot_be_reached_is_named_without_the_url(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
     for url in (
         "postgresql://user:s3cret@127.0.0.1:1/db",
         "postgresql://user:s3cret@/db?host=/nowhere",
@@ -132,6 +134,7 @@ async def test_who_cannot_be_reached_is_named_without_the_url():
         while error is not None:
             assert "s3cret" not in repr(error)
             error = error.__context__
+    assert "s3cret" not in caplog.text
 
 
 def test_without_the_driver_it_says_which_extra_to_install():

@@ -95,6 +95,27 @@ async def test_what_is_not_where_it_was_written_is_damage(tmp_path: Path, change
         await refused(store.load("a", actor_id="u"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"DELETE FROM commits WHERE rowid = {FIRST + 3}",
+        "UPDATE sessions SET size = size + 1, size_sum = size_sum - 1 WHERE scope = ':u'",
+    ],
+    ids=["a commit without messages", "size and its sum"],
+)
+async def test_what_changes_no_message_is_damage_all_the_same(tmp_path: Path, change: str):
+    path = tmp_path / "a.db"
+    await small(path)
+    db = sqlite3.connect(path)
+    assert db.execute(change).rowcount == 1
+    db.commit()
+    db.close()
+    async with SQLiteStore(path, durability="off") as store:
+        with pytest.raises(CorruptSessionError, match="'a'"):
+            await store.load("a", actor_id="u")
+        assert (await store.load("a", actor_id="v")).count == 3
+
+
 async def test_a_count_that_changed_moves_no_page(tmp_path: Path):
     path = tmp_path / "a.db"
     await small(path)

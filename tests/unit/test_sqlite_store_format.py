@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -301,9 +302,6 @@ asyncio.run(main())
 
 
 def nobody(path: Path, *more: str):
-    for folder in [path.parent, *path.parents[1:-1]]:
-        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o001)
     program = [sys.executable, "-c", AS_NOBODY, path, *more]
     return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
@@ -324,11 +322,13 @@ def protect(path: Path, *, folder: bool) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path):
-    folder = tmp_path / "shelf"
-    folder.mkdir()
-    yield folder
-    folder.chmod(0o755)
+def shelf():
+    """A folder that others may look into, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
 
 
 READ = {"load": "3", "tail": "three", "sessions": "12", "verify": "(12, 0)"}
@@ -435,6 +435,7 @@ async def test_an_older_file_that_cannot_be_written_says_what_to_do(shelf: Path,
         assert seen[name].startswith("FormatError"), seen
         assert f"format {version}" in seen[name]
         assert "open it once where it can be written" in seen[name]
+    assert seen["append"].startswith("StoreUnavailableError" if folder else "FormatError")
     assert "read-only" in seen["append"]
 
 

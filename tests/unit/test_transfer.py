@@ -442,6 +442,19 @@ async def test_sessions_whose_entries_are_damaged_cost_no_others(tmp_path: Path,
     assert await content(destination) == expected
 
 
+async def test_of_what_was_written_in_the_same_moment_as_a_damaged_one_the_first_are_found(tmp_path: Path):
+    async with SQLiteStore(tmp_path / "s.db", durability="off") as store:
+        for number in range(9):
+            await store.restore(f"s{number}", messages=[], state={}, metadata={}, updated_at=1e9)
+    with closing(sqlite3.connect(tmp_path / "s.db")) as db, db:
+        db.execute("UPDATE sessions SET count = count + 1 WHERE id = 's6'")
+    reported: list[Transferred] = []
+    async with SQLiteStore(tmp_path / "s.db", durability="off") as store:
+        await exported(store, report=reported.append)
+    assert {f"s{number}" for number in range(5)} <= {one.id for one in reported if one.outcome == "written"}
+    assert "nor can what was written about then" in (reported[-1].problem or "")
+
+
 async def test_a_whole_part_of_the_list_that_is_damaged_is_one_failure_and_comes_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ):

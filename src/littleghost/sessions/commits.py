@@ -51,10 +51,6 @@ __all__ = [
     "window",
 ]
 
-LONG, AT_ONCE = 1 << 20, 1 << 18
-"""Bytes of messages from which on they are not decoded at once, and how many are then: a thread that decodes keeps all others waiting
-meanwhile, the event loop's among them."""
-
 Found = tuple[bytes, Commit]
 """An earlier commit: its digest, and what was answered to it."""
 
@@ -114,30 +110,22 @@ def _mismatch(
 
 
 def unpack_bodies(bodies: Iterable[bytes], count: int) -> tuple[Message, ...]:
-    """Return the messages in the bodies of consecutive commits, decoded at once, or some after the others where they are long.
+    """Return the messages in the bodies of consecutive commits; that of one without messages may be empty.
 
     Raises:
         CorruptSessionError: They are not ``count`` messages.
     """
-    parts = [body[1:-1] for body in bodies if len(body) > 2]
-    joined = b"[%b]" % b",".join(parts)
+    messages: list[Message] = []
+    # One by one, for to copy them into one long array and decode that takes longer, and keeps all other threads waiting meanwhile, the
+    # event loop's among them.
     try:
-        messages = unpack_messages(joined) if len(joined) <= LONG else _unpack_long(parts)
+        for body in bodies:
+            if body:
+                messages += unpack_messages(body)
     except DataError as error:
         raise CorruptSessionError(f"stored messages cannot be read: {error}") from error
     if len(messages) != count:
         raise CorruptSessionError(f"{count} messages should be stored, and {len(messages)} are")
-    return messages
-
-
-def _unpack_long(parts: Sequence[bytes]) -> tuple[Message, ...]:
-    messages: list[Message] = []
-    first = size = 0
-    for index, part in enumerate(parts, 1):
-        size += len(part)
-        if size >= AT_ONCE or index == len(parts):
-            messages += unpack_messages(b"[%b]" % b",".join(parts[first:index]))
-            first, size = index, 0
     return tuple(messages)
 
 

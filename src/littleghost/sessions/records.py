@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -18,6 +18,10 @@ __all__ = ["PART", "Record", "check_key", "record"]
 
 PART = 256
 """A commit of more messages is kept in several parts, so that whoever wants some of them need not read them all."""
+
+
+REASONING = b'"reasoning"'
+"""What is in the packed form of whatever holds a block of reasoning, and of little else."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -76,25 +80,45 @@ def record(
     Raises:
         DataError: A value cannot be stored exactly, or ``commit_id`` is malformed.
     """
-    if commit_id is not None and not COMMIT_ID.fullmatch(data.check_text(commit_id, "commit_id")):
-        raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
-    body, kept = pack_messages(transcript.without_reasoning(messages))
+    if commit_id is not None:
+        _check_commit_id(commit_id)
+    body, kept = _packed(messages)
     return Record(
         kind=kind,
         messages=kept,
         body=body,
         count=len(kept),
-        state=data.pack_object(state, "state"),
-        metadata=data.pack_object(metadata, "metadata"),
+        state=_object(state, "state"),
+        metadata=_object(metadata, "metadata"),
         commit_id=commit_id,
-        created_at=_moment(created_at, "created_at"),
-        updated_at=_moment(updated_at, "updated_at"),
+        created_at=None if created_at is None else _moment(created_at, "created_at"),
+        updated_at=None if updated_at is None else _moment(updated_at, "updated_at"),
     )
 
 
-def _moment(value: Any, name: str) -> float | None:
-    if value is None:
-        return None
+def _check_commit_id(value: Any) -> None:
+    if not isinstance(value, str) or not COMMIT_ID.fullmatch(value):
+        data.check_text(value, "commit_id")
+        raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
+
+
+def _packed(messages: Iterable[Message]) -> tuple[bytes, tuple[Message, ...]]:
+    # Nearly all are without reasoning. Their packed form tells so at once, and looking into each block would take longer than packing.
+    given = tuple(messages)
+    try:
+        body, kept = pack_messages(given)
+    except DataError:  # perhaps for what is in the reasoning
+        return pack_messages(transcript.without_reasoning(given))
+    return pack_messages(transcript.without_reasoning(kept)) if REASONING in body else (body, kept)
+
+
+def _object(value: Mapping[str, Any], name: str) -> bytes:
+    if type(value) is dict:  # asked first, for what is any other mapping takes longer to find out
+        return data.pack(value, name) if value else b"{}"
+    return data.pack_object(value, name)
+
+
+def _moment(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise DataError.at(name, f"expected seconds since the epoch, got {data.kind(value)}")
     return float(value)

@@ -112,6 +112,7 @@ class Pool:
         *arguments: Any,
         repeat: bool,
         name: bytes | None = None,
+        writes: bool = False,
     ) -> Rows:
         """Return the rows that ``statement`` gives.
 
@@ -119,7 +120,8 @@ class Pool:
             statement: A statement that is a transaction by itself.
             arguments: Its arguments.
             repeat: Whether doing it twice is the same as once; then it is sent again when its answer was lost.
-            name: Whose session it is about.
+            name: Whose session it is about. It waits for writes of that one whose caller was cancelled.
+            writes: Whether it is such a write.
 
         Raises:
             StoreError: It failed, in a way that trying again did not cure.
@@ -132,7 +134,9 @@ class Pool:
         pause = FIRST_PAUSE
         while True:
             link = await self._acquire(give_up)
-            rows, error = await self._outlasting(self._perform(link, statement, arguments), name)
+            rows, error = await self._outlasting(
+                self._perform(link, statement, arguments), name if writes else None
+            )
             if error is None:
                 return rows
             known = outcome(error, sent=True)
@@ -143,7 +147,7 @@ class Pool:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def settled(self, name: bytes) -> None:
-        """Wait until no statement about the session is under way that nobody waits for any more."""
+        """Wait until no write of the session is under way that nobody waits for any more."""
         while left := self._left.get(name):
             await asyncio.wait(left)
 
@@ -201,7 +205,7 @@ class Pool:
 
     async def _send(self, link: Link, statement: Statement, arguments: Sequence[Any]) -> Rows:
         timeout = self._settings.command_timeout
-        while self._pools.prepared:
+        while statement.prepare and self._pools.prepared:
             try:
                 prepared = link.prepared.get(statement.name)
                 if prepared is None:

@@ -49,7 +49,7 @@ async def hold(pools: Pools, name: bytes, ttl: float, timeout: float | None) -> 
     except BaseException:
         pool.start(_give_back(pool, statements, name, lease))  # it may be ours all the same
         raise
-    heart = pool.start(_beat(pool, statements, name, lease, ttl))
+    heart = asyncio.create_task(_beat(pool, statements, name, lease, ttl))
     try:
         yield lease
     finally:
@@ -63,7 +63,9 @@ async def _take(
     loop = asyncio.get_running_loop()
     ends = None if timeout is None else loop.time() + timeout
     pause = FIRST_PAUSE
-    while not await pool.fetch(statements.take_lease, name, lease.token, ttl, repeat=True, name=name):
+    while not await pool.fetch(
+        statements.take_lease, name, lease.token, ttl, repeat=True, name=name, writes=True
+    ):
         if ends is not None:
             left = ends - loop.time()
             if left <= 0:
@@ -75,7 +77,7 @@ async def _take(
 
 async def _beat(pool: Pool, statements: Statements, name: bytes, lease: Lease, ttl: float) -> None:
     """Move the end on, until the lease is lost. A server that is away for a while is waited for: its clock goes on as well."""
-    while True:
+    while not pool.closed:
         await asyncio.sleep(ttl / BEATS)
         with suppress(StoreError):
             if not await pool.fetch(statements.keep_lease, name, lease.token, ttl, repeat=True):
@@ -85,4 +87,4 @@ async def _beat(pool: Pool, statements: Statements, name: bytes, lease: Lease, t
 async def _give_back(pool: Pool, statements: Statements, name: bytes, lease: Lease) -> None:
     # Where that fails, it ends by itself.
     with suppress(StoreError):
-        await pool.fetch(statements.end_lease, name, lease.token, repeat=True, name=name)
+        await pool.fetch(statements.end_lease, name, lease.token, repeat=True, name=name, writes=True)

@@ -63,7 +63,7 @@ STEPS: Final = (
             id bytea NOT NULL,
             state bytea NOT NULL,
             metadata bytea NOT NULL
-        ) WITH (fillfactor = 50)
+        ) WITH (fillfactor = 70)
         """,
         """
         CREATE INDEX {order} ON {sessions}
@@ -414,12 +414,13 @@ class Statement(Struct, frozen=True):
 
     text: str
     name: str
+    prepare: bool = True
 
     @classmethod
-    def of(cls, text: str) -> Statement:
-        """Return the statement ``text``."""
+    def of(cls, text: str, *, prepare: bool = True) -> Statement:
+        """Return the statement ``text``. One that is not to be prepared is planned for its very arguments, each time."""
         text = " ".join(text.split())
-        return cls(text, f"littleghost_{blake2b(text.encode(), digest_size=12).hexdigest()}")
+        return cls(text, f"littleghost_{blake2b(text.encode(), digest_size=12).hexdigest()}", prepare)
 
 
 class Statements:
@@ -435,8 +436,10 @@ class Statements:
 
     def __init__(self, schema: str, prefix: str) -> None:
         check_names(schema, prefix)
-        place = f"{schema}.{prefix}"
-        lock = int.from_bytes(blake2b(place.encode(), digest_size=8).digest(), "big", signed=True)
+        # One lock for all that may be in a schema, which may itself have to be made.
+        lock = int.from_bytes(
+            blake2b(f"littleghost {schema}".encode(), digest_size=8).digest(), "big", signed=True
+        )
         self._names = {
             "schema": f'"{schema}"',
             "schema_text": f"'{schema}'",
@@ -452,24 +455,25 @@ class Statements:
         self.load = self._statement(LOAD)
         self.tail = self._statement(TAIL)
         self.delete = self._statement(DELETE)
-        self.sessions = self._statement(SESSIONS)
-        self.sessions_of = self._statement(SESSIONS_OF)
-        self.first_sessions = self._statement(FIRST_SESSIONS)
-        self.first_sessions_of = self._statement(FIRST_SESSIONS_OF)
-        self.latest = self._statement(LATEST)
-        self.latest_of = self._statement(LATEST_OF)
+        # Which index serves a list best depends on its arguments; one plan for all reads a hundred times too much for some.
+        self.sessions = self._statement(SESSIONS, prepare=False)
+        self.sessions_of = self._statement(SESSIONS_OF, prepare=False)
+        self.first_sessions = self._statement(FIRST_SESSIONS, prepare=False)
+        self.first_sessions_of = self._statement(FIRST_SESSIONS_OF, prepare=False)
+        self.latest = self._statement(LATEST, prepare=False)
+        self.latest_of = self._statement(LATEST_OF, prepare=False)
         self.statistics = self._statement(STATISTICS)
         self.statistics_of = self._statement(STATISTICS_OF)
-        self.expire = self._statement(EXPIRE)
+        self.expire = self._statement(EXPIRE, prepare=False)
         self.keys = self._statement(KEYS)
         self.whole = self._statement(WHOLE)
-        self.orphans = self._statement(ORPHANS)
+        self.orphans = self._statement(ORPHANS, prepare=False)
         self.take_lease = self._statement(TAKE_LEASE)
         self.keep_lease = self._statement(KEEP_LEASE)
         self.end_lease = self._statement(END_LEASE)
 
-    def _statement(self, template: str) -> Statement:
-        return Statement.of(self.text(template))
+    def _statement(self, template: str, *, prepare: bool = True) -> Statement:
+        return Statement.of(self.text(template), prepare=prepare)
 
     def text(self, template: str, **values: int) -> str:
         """Return ``template`` with what it names by braces: fragments, and the names of the tables."""

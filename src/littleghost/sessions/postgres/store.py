@@ -319,7 +319,7 @@ class PostgresStore(RecordStore):
             if attempt is not None:
                 statement, arguments = attempt
                 found = await self._here.fetch(
-                    statement, *arguments, repeat=commit.commit_id is not None, name=name
+                    statement, *arguments, repeat=commit.commit_id is not None, name=name, writes=True
                 )
                 if found:
                     epoch, number, count = found[0]
@@ -400,7 +400,9 @@ class PostgresStore(RecordStore):
     async def delete(self, id: str, *, actor_id: str | None = None) -> bool:
         key = Key.of(*check_key(id, actor_id))
         for _ in range(RACES):
-            found = await self._here.fetch(self._sql.delete, *key.arguments, repeat=False, name=key.name)
+            found = await self._here.fetch(
+                self._sql.delete, *key.arguments, repeat=False, name=key.name, writes=True
+            )
             seen, gone = found[0]
             if gone or not seen:
                 return bool(gone)

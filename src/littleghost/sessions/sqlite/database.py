@@ -29,7 +29,7 @@ from littleghost.errors import (
 from littleghost.sessions.sqlite import rows
 from littleghost.sessions.sqlite import statements as sql
 
-__all__ = ["DatabaseFile", "Durability", "is_busy", "store_error"]
+__all__ = ["DatabaseFile", "Durability", "identity", "is_busy", "store_error"]
 
 Durability = Literal["full", "normal", "off"]
 
@@ -177,14 +177,6 @@ class DatabaseFile(Struct, frozen=True):
                 return status.st_size, status.st_mtime_ns
         return None
 
-    def identity(self) -> tuple[int, int] | None:
-        """Return what tells the file now at the path from any other; ``None`` where there is none."""
-        try:
-            status = os.stat(self.path)  # noqa: PTH116 (on every commit)
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino
-
     def _look(self) -> None:
         """Refuse what SQLite would take for a new database, and is not.
 
@@ -323,6 +315,15 @@ def _is_denied(error: sqlite3.Error) -> bool:
     """Whether ``error`` says that something cannot be written, or made, beside what is read."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Return what tells the file now at ``path`` from any other; ``None`` where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (on every commit)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _words(text: object) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ DECODE_IN_THREAD = 1_000_000
 class Stored(Struct, frozen=True):
     """A session as it was read, not yet decoded."""
 
-    bodies: list[bytes]
+    bodies: Sequence[bytes]
     state: bytes
     metadata: bytes
     revision: str
@@ -58,7 +59,7 @@ def load(db: sqlite3.Connection, name: Name) -> Stored | Snapshot | None:
 
 def tail(
     db: sqlite3.Connection, name: Name, limit: int, before: int | None
-) -> tuple[list[bytes], int, int, int, int]:
+) -> tuple[Sequence[bytes], int, int, int, int]:
     """Return the bodies with the page in them, its bounds, how many messages are before the bodies, and how many are in them."""
     head, _ = rows.read_head(db, name)
     start, end = window(head.count if head else 0, limit, before)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import sqlite3
 from binascii import crc_hqx
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import repeat
 from struct import Struct as Layout
 from typing import Any
 from zlib import adler32, crc32
@@ -37,6 +39,7 @@ __all__ = [
     "read_head",
     "rowid",
     "size_sum",
+    "small_sum",
 ]
 
 LAST_NUMBER = (1 << sql.NUMBER_BITS) - 1
@@ -80,7 +83,8 @@ def _seed(place: int, epoch: int) -> int:
 def commit_sum(place: int, epoch: int, count: int, commit_id: str | None, digest: bytes | None) -> int:
     """Return the sum of what else is in the row of a commit."""
     # Two bytes, for there are many commits, and few bytes that this sum covers.
-    return crc_hqx(ascii((place, epoch, count, commit_id, digest)).encode(), 0) - (1 << 15)
+    text = f"({place!a}, {epoch!a}, {count!a}, {commit_id!a}, {digest!a})"
+    return crc_hqx(text.encode(), 0) - (1 << 15)
 
 
 class Head(Struct, frozen=True):
@@ -101,7 +105,7 @@ class Head(Struct, frozen=True):
 
     def small_sum(self) -> int:
         """Return the sum of what each commit changes."""
-        return _sum(self.key, self.epoch, self.number, self.count, self.updated_at)
+        return small_sum(self.key, self.epoch, self.number, self.count, self.updated_at)
 
     def columns(self, name: Name) -> tuple[object, ...]:
         """Return what is written of it, in the order of `statements.NEW_SESSION` and `statements.UPDATE_SESSION`."""
@@ -117,6 +121,12 @@ class Head(Struct, frozen=True):
             self.fixed_sum(name),
             self.small_sum(),
         )
+
+
+def small_sum(key: int, epoch: int, number: int, count: int, updated_at: float) -> int:
+    """Return the sum of what each commit changes."""
+    # As `_sum` has it.
+    return crc32(f"({key!a}, {epoch!a}, {number!a}, {count!a}, {updated_at!a})".encode()) - _SIGNED
 
 
 def size_sum(key: object, epoch: object, size: int) -> int:
@@ -165,21 +175,23 @@ def read_head(
     return None, ()
 
 
-def bodies(db: sqlite3.Connection, name: Name, found: Head, first: int, last: int) -> list[bytes]:
+def bodies(db: sqlite3.Connection, name: Name, found: Head, first: int, last: int) -> Sequence[bytes]:
     """Return the bodies of the commits ``first`` to ``last``.
 
     Raises:
         CorruptSessionError: One is damaged, missing, or not in its place.
     """
-    start, seed = rowid(found.key, first), _seed(rowid(found.key, first), found.epoch)
-    rows = db.execute(sql.BODIES, (start, rowid(found.key, last))).fetchall()
-    intact = [
-        body
-        for (place, checksum, body), expected in zip(rows, range(start, start + len(rows)), strict=True)
-        # As `body_sum` has it, but for what is the same for all of them.
-        if place == expected and (adler32(body, seed) ^ place & LAST_NUMBER) - _SIGNED == checksum
-    ]
-    if len(intact) != last - first + 1:
+    start, count = rowid(found.key, first), last - first + 1
+    rows = db.execute(sql.BODIES, (start, start + count - 1)).fetchall()
+    if len(rows) != count:
+        raise damaged(name[1])
+    columns: Any = zip(*rows, strict=True)
+    sums, intact = columns
+    # As `body_sum` has it, but for all of them at once, which is several times as fast. The number that is expected at each place is
+    # mixed in, so a row that is in the place of another is noticed too.
+    plain: Iterator[int] = map(adler32, intact, repeat(_seed(start, found.epoch)))
+    mixed: Iterator[int] = map(int.__xor__, plain, range(first, last + 1))
+    if sums != tuple(map(int.__sub__, mixed, repeat(_SIGNED))):
         raise damaged(name[1])
     return intact
 

@@ -158,7 +158,7 @@ SNAPSHOT: Final = """
 """
 NAMED: Final = "SELECT hash FROM names WHERE hash = ?"
 LAST_KEY: Final = "SELECT max(key) FROM sessions"
-BODIES: Final = "SELECT rowid, body_sum, body FROM commits WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+BODIES: Final = "SELECT body_sum, body FROM commits WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
 COMMIT_AT: Final = "SELECT count, commit_id, digest, head_sum FROM commits WHERE rowid = ?"
 COMMIT_BY_ID: Final = """
     SELECT rowid, count, commit_id, digest, head_sum FROM commits

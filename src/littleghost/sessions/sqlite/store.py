@@ -7,7 +7,7 @@ import os
 import secrets
 import sqlite3
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar, get_args
@@ -170,10 +170,12 @@ class SQLiteStore(RecordStore):
         expected_revision: str | Revision | None,
         lease: Lease | None,
     ) -> Commit:
+        parts = commit.parts()
         asked = writing.Write(
             _scoped(key),
             commit,
-            commit.parts(),
+            parts,
+            sum([len(body) for body, count in parts if count]),
             None if commit.commit_id is None else commit.digest(),
             expected_count,
             expected_revision,
@@ -283,15 +285,13 @@ class SQLiteStore(RecordStore):
             if job.finished or job.withdrawn:  # else it was abandoned, and the end of the lease waits for it
                 held.jobs.discard(job)
 
-    async def _read(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def _read(self, work: Callable[[sqlite3.Connection], Answer]) -> Awaitable[Answer]:
         # What reads after a write that was cancelled too late must see it, so it waits behind it.
         abandoned = self._abandoned
-        return await self._run(
-            self._reader if abandoned is None or abandoned.finished else self._writer, Job(work)
-        )
+        return self._run(self._reader if abandoned is None or abandoned.finished else self._writer, Job(work))
 
-    async def _change(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        return await self._run(self._writer, Job(work))
+    def _change(self, work: Callable[[sqlite3.Connection], Answer]) -> Awaitable[Answer]:
+        return self._run(self._writer, Job(work))
 
     async def _run(self, worker: Worker, job: Job) -> Any:
         worker.submit(job)

@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from littleghost.errors import LittleGhostError, StoreError, StoreUnavailableError
-from littleghost.sessions.sqlite.database import DatabaseFile, is_busy, store_error
+from littleghost.sessions.sqlite.database import DatabaseFile, identity, is_busy, store_error
 
 __all__ = ["Job", "Worker"]
 
@@ -227,12 +227,12 @@ class Worker:
                 self._close()
         if self.connection is None:
             self.connection, self._state = self.file.connect(writes=self.writes)
-            self._identity = self.file.identity()
+            self._identity = identity(self.file.path)
         return self.connection
 
     def _still_there(self) -> None:
         """Raise if the open file is no longer the one at its path: what is written into it would be gone with the process."""
-        if self.file.identity() != self._identity:
+        if identity(self.file.path) != self._identity:
             raise StoreUnavailableError(
                 f"{self.file.path}: the file was deleted or replaced while it was in use; restore it, and make a new store",
                 path=self.file.path,
@@ -281,13 +281,16 @@ def _late(job: Job) -> bool:
 
 def _deliver(jobs: list[Job]) -> None:
     """Wake who waits for ``jobs``: each event loop once."""
-    loops: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         job.finished = True  # before anybody is woken, who may read next
-        loops.setdefault(job.loop, []).append(job)
-    for loop, mine in loops.items():
-        with suppress(RuntimeError):  # that loop is closed, and nobody waits
+    while jobs:
+        loop = jobs[0].loop
+        mine = [job for job in jobs if job.loop is loop]
+        jobs = jobs[len(mine) :] if len(mine) == len(jobs) else [job for job in jobs if job.loop is not loop]
+        try:
             loop.call_soon_threadsafe(_resolve, mine)
+        except RuntimeError:
+            pass  # that loop is closed, and nobody waits
 
 
 def _resolve(jobs: list[Job]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import sqlite3
 import time
@@ -29,6 +28,7 @@ class Write(Struct, frozen=True):
         name: The session.
         record: The commit.
         parts: Its bodies, and how many messages each has.
+        added: How many bytes the bodies have; one without messages is not kept.
         digest: What tells it from another one with its id.
         expected_count: How many messages must be stored now; ``None`` to not check.
         expected_revision: The revision the session must have.
@@ -38,6 +38,7 @@ class Write(Struct, frozen=True):
     name: Name
     record: Record
     parts: list[tuple[bytes, int]]
+    added: int
     digest: bytes | None
     expected_count: int | None
     expected_revision: str | Revision | None
@@ -46,8 +47,7 @@ class Write(Struct, frozen=True):
 
 def write(db: sqlite3.Connection, asked: Write) -> Commit:
     """Write a commit, or return the first answer to it."""
-    added = sum(len(body) for body, count in asked.parts if count)
-    advanced = _advance(db, asked, added)
+    advanced = _advance(db, asked)
     if advanced is not None:
         return advanced
     # What was not the ordinary case is one of many: here they are told apart.
@@ -68,7 +68,7 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         return answer
     kept = head if record.kind == "append" else None
     count, size = (kept.count, kept.size) if kept else (0, 0)
-    count, size = count + record.count, size + added
+    count, size = count + record.count, size + asked.added
     check_room(
         asked.limits,
         messages=count,
@@ -83,9 +83,15 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         created = now if record.created_at is None else _moment(record.created_at)
         new = Head(key, secrets.randbits(63), len(parts), 1, count, created, now, size)
         db.execute(sql.NEW_NAME, (rows.name_hash(name),))
-        values = (*new.columns(name), *_written_with(new, record), key, *name, rows.hour_of(now))
+        values = (
+            *new.columns(name),
+            *_written_with(new.key, new.epoch, new.number, record),
+            key,
+            *name,
+            rows.hour_of(now),
+        )
         db.execute(sql.NEW_SESSION, values)
-        return _add_parts(db, asked, new)
+        return _add_parts(db, asked, new.key, new.epoch, new.number, count)
     if head.number > LAST_NUMBER - len(parts):
         raise StoreError(
             f"the session {name[1]!r} has {head.number} commits, which is all it can have; fork it"
@@ -106,59 +112,59 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         max(now, head.updated_at),
         size,
     )
-    db.execute(sql.UPDATE_SESSION, (*new.columns(name), *_written_with(new, record), head.key))
+    db.execute(
+        sql.UPDATE_SESSION,
+        (*new.columns(name), *_written_with(new.key, new.epoch, new.number, record), head.key),
+    )
     hour = rows.hour_of(new.updated_at)
     if hour != rows.hour_of(head.updated_at):
         db.execute(sql.SET_HOUR, (hour, head.key))
-    return _add_parts(db, asked, new)
+    return _add_parts(db, asked, new.key, new.epoch, new.number, count)
 
 
-def _advance(db: sqlite3.Connection, asked: Write, added: int) -> Commit | None:
+def _advance(db: sqlite3.Connection, asked: Write) -> Commit | None:
     """Append in the ordinary case, with one statement that checks what `admit` and `check_room` would; else change nothing."""
-    known, record, limits = _parts(asked.expected_revision), asked.record, asked.limits
-    if known is None or record.kind != "append" or asked.expected_count is None:
+    record, limits, expected = asked.record, asked.limits, asked.expected_count
+    known = _parts(asked.expected_revision)
+    if known is None or expected is None or record.kind != "append":
         return None
     key, epoch, number = known
-    last, count = number + len(asked.parts), asked.expected_count + record.count
-    room = (
-        _LAST_INTEGER
-        if limits.size is None
-        else limits.size - added - len(record.state) - len(record.metadata)
-    )
-    if (
-        key > LAST_KEY
-        or last > LAST_NUMBER
-        or asked.expected_count < 0
-        or count > (_LAST_INTEGER if limits.messages is None else limits.messages)
-    ):
+    last, count = number + len(asked.parts), expected + record.count
+    most = _LAST_INTEGER if limits.messages is None else limits.messages
+    if key > LAST_KEY or last > LAST_NUMBER or expected < 0 or count > most:
         return None
-    now = _moment(time.time())
-    # Its root, its size and its first time stay what they are, or are changed by what is added, and are not known here.
-    head = Head(key, epoch, last, 0, count, 0.0, now, 0)
-    new = (last, count, now, head.small_sum(), *_written_with(head, record), added)
-    old = (key, *asked.name, epoch, number, asked.expected_count, rows.hour_of(now), room)
+    room = _LAST_INTEGER
+    if limits.size is not None:
+        room = limits.size - asked.added - len(record.state) - len(record.metadata)
+    # Its root and its first time stay what they are, its size grows, and none of them is known here.
+    now = time.time()
+    small = rows.small_sum(key, epoch, last, count, now)
+    new = (last, count, now, small, *_written_with(key, epoch, last, record), asked.added)
+    old = (key, *asked.name, epoch, number, expected, rows.hour_of(now), room)
     if db.execute(sql.ADVANCE, new + old).rowcount != 1:
         return None
-    return _add_parts(db, asked, head)
+    return _add_parts(db, asked, key, epoch, last, count)
 
 
-def _written_with(head: Head, record: Record) -> tuple[int, bytes, bytes]:
-    place = rowid(head.key, head.number)
-    return rows.body_sum(place, head.epoch, record.state, record.metadata), record.state, record.metadata
+def _written_with(key: int, epoch: int, number: int, record: Record) -> tuple[int, bytes, bytes]:
+    return (
+        rows.body_sum(rowid(key, number), epoch, record.state, record.metadata),
+        record.state,
+        record.metadata,
+    )
 
 
-def _add_parts(db: sqlite3.Connection, asked: Write, head: Head) -> Commit:
-    """Write the rows of the commit that made ``head``. The last one has its id, for the others are no commits of their own."""
-    place = rowid(head.key, head.number) - len(asked.parts)
-    count = head.count - asked.record.count
+def _add_parts(db: sqlite3.Connection, asked: Write, key: int, epoch: int, number: int, count: int) -> Commit:
+    """Write the rows of a commit, up to ``number`` and ``count``. The last one has its id, for the others are no commits of their own."""
+    end = rowid(key, number)
+    place, total = end - len(asked.parts), count - asked.record.count
     for body, more in asked.parts:
-        place, count = place + 1, count + more
-        last = place & LAST_NUMBER == head.number
-        small = (count, asked.record.commit_id, asked.digest) if last else (count, None, None)
+        place, total = place + 1, total + more
+        small = (total, asked.record.commit_id, asked.digest) if place == end else (total, None, None)
         kept = body if more else b""
-        sums = rows.commit_sum(place, head.epoch, *small), rows.body_sum(place, head.epoch, kept)
+        sums = rows.commit_sum(place, epoch, *small), rows.body_sum(place, epoch, kept)
         db.execute(sql.NEW_COMMIT, (place, *small, *sums, kept))
-    return _answer(head)
+    return Commit(revision=revision_of(key, epoch, number), count=count)
 
 
 def _moment(seconds: float) -> float:
@@ -225,13 +231,13 @@ def revision_of(session: int, epoch: int, number: int) -> str:
     return f"{epoch:016x}-{session:x}-{number}"
 
 
-_REVISION = re.compile(r"([0-9a-f]{16})-([0-9a-f]{1,8})-([0-9]{1,10})")
-
-
 def _parts(revision: object) -> tuple[int, int, int] | None:
     """Return session, epoch and number of a revision; ``None`` for what is, to the character, none of ours."""
-    match = _REVISION.fullmatch(revision) if isinstance(revision, str) else None
-    if match is None:
+    if not isinstance(revision, str):
         return None
-    parts = int(match[2], 16), int(match[1], 16), int(match[3])
+    try:
+        epoch, session, number = revision.split("-")
+        parts = int(session, 16), int(epoch, 16), int(number)
+    except ValueError:
+        return None
     return parts if revision == revision_of(*parts) and max(parts) < 1 << 63 else None
