@@ -349,9 +349,9 @@ async def test_a_list_reads_no_more_than_its_page_whosever_it_is(
     await append(store, "a", 0)
     for scope, count in (("':u' || g % 200", 8_000), ("'-'", 12_000)):
         await control.execute(
-            "INSERT INTO littleghost_sessions (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum,"
+            "INSERT INTO littleghost_sessions (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, hour, sum,"
             f" state, metadata) SELECT decode(md5({count} || g::text), 'hex'), convert_to({scope}, 'UTF8'), convert_to('s' || g, 'UTF8'),"
-            f" g, 1, 1, 0, 0, g, g * 40.0, 0, '{{}}', '{{}}' FROM generate_series(1, {count}) AS g"
+            f" g, 1, 1, 0, 0, g, g * 40.0, floor(g / 90.0), 0, '{{}}', '{{}}' FROM generate_series(1, {count}) AS g"
         )
     await control.execute("ANALYZE littleghost_sessions")
     read = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'littleghost_sessions' AND schemaname = $1"
@@ -483,6 +483,10 @@ DAMAGE = {
     "a count that was edited": ("UPDATE littleghost_sessions SET count = 4", "should have 4 messages"),
     "an epoch that was edited": ("UPDATE littleghost_sessions SET epoch = epoch # 1", "commit 1"),
     "a root that was edited": ("UPDATE littleghost_sessions SET root = 2", "commit 1: it was replaced"),
+    "a time that was edited": (
+        "UPDATE littleghost_sessions SET updated_at = updated_at - 9999",
+        "its time was changed",
+    ),
     "another session's row": ("UPDATE littleghost_sessions SET id = 'z'", "the name of another session"),
 }
 

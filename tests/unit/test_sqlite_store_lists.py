@@ -299,6 +299,19 @@ async def test_limits_are_kept_in_the_way_that_an_append_takes(tmp_path: Path, k
         await more("x" * 1000, *"abcdef")
 
 
+async def test_limits_beyond_all_measure_are_none(tmp_path: Path):
+    limits = SessionLimits(messages=10**30, size=10**30)
+    async with SQLiteStore(tmp_path / "a.db", durability="off", limits=limits) as store:
+        commit = await append(store, 0, "x")
+        for count in (-1, 0, 2, 2**63 - 1, 2**63, 2**70):
+            with pytest.raises(ConflictError):
+                await append(store, count, "y", expected_revision=commit.revision)
+        seen = statements_of(store)
+        await append(store, 1, "y", expected_revision=commit.revision)
+        assert seen == FAST
+        store._writer.connection.set_trace_callback(None)
+
+
 async def test_of_many_that_write_at_once_none_passes_a_limit(tmp_path: Path):
     stores = [SQLiteStore(tmp_path / "a.db", limits=SessionLimits(messages=20, size=2000)) for _ in range(3)]
 

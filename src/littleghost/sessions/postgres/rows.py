@@ -202,11 +202,13 @@ def named(scope: bytes, id: bytes) -> tuple[str | None, str]:
 
 def problems(found: Sequence[Row]) -> list[str]:
     """Return what is wrong in the rows of `statements.WHOLE`, those of one session."""
-    _, _, _, _, _, _, _, epoch, number, root, count, size, checksum, name, scope, id, _, _ = found[0]
+    _, _, _, _, _, _, _, epoch, number, root, count, size, checksum, name, scope, id, _, _, timely = found[0]
     wrong: list[str] = []
     key = Key(_name(scope, id), scope, id, "")
     if key.name != name:
         wrong.append("its row has the name of another session")
+    if not timely:
+        wrong.append("its time was changed: lists by time, and expiry, take it for another one's")
     for state, metadata in ((row[16], row[17]) for row in found if row[16] is not None):
         if bind(key.head_sum(state, metadata), epoch + number) != checksum:
             wrong.append("its state, its metadata or its number was changed")

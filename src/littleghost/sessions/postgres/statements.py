@@ -53,7 +53,7 @@ STEPS: Final = (
             body_size bigint NOT NULL,
             created_at double precision NOT NULL,
             updated_at double precision NOT NULL,
-            hour double precision NOT NULL GENERATED ALWAYS AS (floor(updated_at / 3600)) STORED,
+            hour double precision NOT NULL,
             number integer NOT NULL,
             root integer NOT NULL,
             count integer NOT NULL,
@@ -118,22 +118,22 @@ SET_FORMAT: Final = "UPDATE {format} SET version = {version}"
 # $1 name, $2 scope, $3 id, $4 bodies, $5 messages up to the end of each, $6 their sums, $7 commit id, $8 digest, $9 sum of both, $10 state,
 # $11 metadata, $12 sum of both, $13 messages, $14 bytes of the bodies, $15 most messages, $16 most bytes, $17 lease.
 FRAGMENTS: Final = {
-    "NOW": "extract(epoch FROM now())::double precision",
+    "NOW": "date_part('epoch', now())",
     # The sums, as `rows.bind` has them.
     "HEAD_SUM": "((($12::bigint) # ((s.epoch + s.number + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
     "NEXT_SUM": "((($12::bigint) # ((s.epoch + s.number + 1) & 4294967295)) - 2147483648)::integer",
     "NEW_SUM": "((($12::bigint) # (($18::bigint + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
     # What is held while a commit is made under it; nobody takes it over meanwhile.
-    "LEASE": "lease AS (SELECT FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE)",
+    "LEASE": "lease AS (SELECT FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE),",
     "LEASED": "($17::text IS NULL OR EXISTS (SELECT FROM lease))",
     "NEW_SIZE": "$14::bigint + length($10::bytea) + length($11::bytea)",
     "OLD_SIZE": "s.body_size + length(s.state) + length(s.metadata)",
     "MADE": """
         INSERT INTO {sessions}
-        (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, sum, state, metadata)
+        (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, hour, sum, state, metadata)
         SELECT $1, $2, $3, $18::bigint, cardinality($4::bytea[]), 1, $13, $14,
             coalesce($19::double precision, $20::double precision, {NOW}), coalesce($20::double precision, {NOW}),
-            {NEW_SUM}, $10, $11
+            floor(coalesce($20::double precision, {NOW}) / 3600), {NEW_SUM}, $10, $11
         WHERE $13::integer <= $15::bigint AND {NEW_SIZE} <= $16::bigint AND {LEASED}
     """,
     "WRITTEN": """
@@ -174,7 +174,7 @@ FRAGMENTS: Final = {
 }
 
 CREATE: Final = """
-    WITH {LEASE}, head AS (
+    WITH {LEASE} head AS (
         {MADE}
         ON CONFLICT (name) DO NOTHING
         RETURNING key, epoch, number, count
@@ -184,31 +184,30 @@ CREATE: Final = """
 """The first commit of a session that must not exist. $18 epoch, $19 made at, $20 written at."""
 
 ADVANCE: Final = """
-    WITH {LEASE}, head AS (
+    WITH {LEASE} head AS (
         UPDATE {sessions} AS s SET
             number = s.number + 1, count = s.count + $13, body_size = s.body_size + $14,
-            updated_at = {NOW}, sum = {NEXT_SUM}, state = $10, metadata = $11
+            updated_at = {NOW}, hour = floor({NOW} / 3600), sum = {NEXT_SUM}, state = $10, metadata = $11
         WHERE s.name = $1 AND s.scope = $2 AND s.id = $3 AND s.epoch = $18::bigint AND s.number = $19::integer
             AND s.count = $5::integer
             AND s.count + $13::integer <= greatest($15::bigint, s.count)
             AND s.body_size + {NEW_SIZE} <= greatest($16::bigint, {OLD_SIZE})
             AND {LEASED}
         RETURNING key, epoch, number, count
-    ), written AS (
-        INSERT INTO {commits} (session, number, count, head_sum, body_sum, commit_id, digest, body)
-        SELECT key, number, count,
-            (($9::bigint # ((epoch + number + count) & 4294967295)) - 2147483648)::integer,
-            (($6::bigint # ((epoch + number) & 4294967295)) - 2147483648)::integer,
-            $7::text, $8::bytea, $4::bytea
-        FROM head
     )
-    SELECT epoch, number, count FROM head
+    INSERT INTO {commits} (session, number, count, head_sum, body_sum, commit_id, digest, body)
+    SELECT key, number, count,
+        (($9::bigint # ((epoch + number + count) & 4294967295)) - 2147483648)::integer,
+        (($6::bigint # ((epoch + number) & 4294967295)) - 2147483648)::integer,
+        $7::text, $8::bytea, $4::bytea
+    FROM head
+    RETURNING $18, number, count
 """
 """What nearly every commit is: an append of one body to a session as its writer saw it. $4 the body, $5 the messages before it, $6 its sum;
 $18 epoch, $19 number."""
 
 WRITE: Final = """
-    WITH {LEASE}, seen AS (
+    WITH {LEASE} seen AS (
         SELECT key, number, root FROM {sessions} WHERE name = $1 AND scope = $2 AND id = $3
     ), made AS (
         {MADE} AND $21::boolean AND NOT EXISTS (SELECT FROM seen)
@@ -220,7 +219,7 @@ WRITE: Final = """
             root = CASE WHEN $22::boolean THEN s.number + 1 ELSE s.root END,
             count = CASE WHEN $22 THEN $13 ELSE s.count + $13 END,
             body_size = CASE WHEN $22 THEN $14 ELSE s.body_size + $14 END,
-            updated_at = {NOW}, sum = {HEAD_SUM}, state = $10, metadata = $11
+            updated_at = {NOW}, hour = floor({NOW} / 3600), sum = {HEAD_SUM}, state = $10, metadata = $11
         FROM seen
         WHERE s.key = seen.key AND s.number = seen.number
             AND ($23::bigint IS NULL OR s.epoch = $23 AND s.number = $24::integer)
@@ -376,7 +375,8 @@ WHOLE: Final = """
     SELECT c.number, c.count, c.head_sum, c.body_sum, c.commit_id, c.digest, c.body,
         s.epoch, s.number, s.root, s.count, s.body_size, s.sum, s.name, s.scope, s.id,
         CASE WHEN c.number = s.number OR c.number IS NULL THEN s.state END,
-        CASE WHEN c.number = s.number OR c.number IS NULL THEN s.metadata END
+        CASE WHEN c.number = s.number OR c.number IS NULL THEN s.metadata END,
+        s.hour = floor(s.updated_at / 3600)
     FROM {sessions} AS s LEFT JOIN {commits} AS c ON c.session = s.key
     WHERE s.key = $1
     ORDER BY c.number
@@ -449,7 +449,8 @@ class Statements:
             **{index: f'"{prefix}{index}"' for index in _INDEXES},
         }
         self.create = self._statement(CREATE)
-        self.advance = self._statement(ADVANCE)
+        self.advance = self._statement(ADVANCE, LEASE="", LEASED="$17::text IS NULL")
+        self.advance_leased = self._statement(ADVANCE)
         self.write = self._statement(WRITE)
         self.examine = self._statement(EXAMINE)
         self.load = self._statement(LOAD)
@@ -472,10 +473,10 @@ class Statements:
         self.keep_lease = self._statement(KEEP_LEASE)
         self.end_lease = self._statement(END_LEASE)
 
-    def _statement(self, template: str, *, prepare: bool = True) -> Statement:
-        return Statement.of(self.text(template), prepare=prepare)
+    def _statement(self, template: str, *, prepare: bool = True, **values: str) -> Statement:
+        return Statement.of(self.text(template, **values), prepare=prepare)
 
-    def text(self, template: str, **values: int) -> str:
+    def text(self, template: str, **values: object) -> str:
         """Return ``template`` with what it names by braces: fragments, and the names of the tables."""
         while "{" in template:
             template = template.format_map({**FRAGMENTS, **self._names, **values})

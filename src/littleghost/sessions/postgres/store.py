@@ -345,7 +345,8 @@ class PostgresStore(RecordStore):
             None if asked.lease is None else asked.lease.token,
         )
         if expected is not None and count is not None and len(packed.bodies) == 1:
-            return self._sql.advance, (*packed.single(key, count), *rest, *expected)
+            statement = self._sql.advance if asked.lease is None else self._sql.advance_leased
+            return statement, (*packed.single(key, count), *rest, *expected)
         new = (*packed.arguments(key), *rest, secrets.randbits(63), commit.created_at, commit.updated_at)
         if asked.expected_revision is None:
             return (self._sql.create, new) if not count else None

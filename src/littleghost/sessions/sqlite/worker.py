@@ -219,11 +219,9 @@ class Worker:
         return []
 
     def _open(self) -> sqlite3.Connection:
-        if (
-            self.connection is not None and not self.writes
-        ):  # a writer looks when it has written, before it tells anybody
-            self._still_there()
-            if self._state != (self._state and self.file.at_rest()):
+        if self.connection is not None and not self.writes:
+            self._still_there()  # a writer looks when it has written, before it tells anybody
+            if self._state is not None and self._state != self.file.at_rest():
                 self._close()
         if self.connection is None:
             self.connection, self._state = self.file.connect(writes=self.writes)
@@ -286,11 +284,9 @@ def _deliver(jobs: list[Job]) -> None:
     while jobs:
         loop = jobs[0].loop
         mine = [job for job in jobs if job.loop is loop]
-        jobs = jobs[len(mine) :] if len(mine) == len(jobs) else [job for job in jobs if job.loop is not loop]
-        try:
+        jobs = [job for job in jobs if job.loop is not loop]
+        with suppress(RuntimeError):  # that loop is closed, and nobody waits
             loop.call_soon_threadsafe(_resolve, mine)
-        except RuntimeError:
-            pass  # that loop is closed, and nobody waits
 
 
 def _resolve(jobs: list[Job]) -> None:

@@ -130,14 +130,14 @@ def _advance(db: sqlite3.Connection, asked: Write) -> Commit | None:
         return None
     key, epoch, number = known
     last, count = number + len(asked.parts), expected + record.count
-    most = _LAST_INTEGER if limits.messages is None else limits.messages
+    most = _LAST_INTEGER if limits.messages is None else min(limits.messages, _LAST_INTEGER)
     if key > LAST_KEY or last > LAST_NUMBER or expected < 0 or count > most:
         return None
     room = _LAST_INTEGER
     if limits.size is not None:
-        room = limits.size - asked.added - len(record.state) - len(record.metadata)
+        room = min(limits.size, _LAST_INTEGER) - asked.added - len(record.state) - len(record.metadata)
     # Its root and its first time stay what they are, its size grows, and none of them is known here.
-    now = time.time()
+    now = float(time.time())
     small = rows.small_sum(key, epoch, last, count, now)
     new = (last, count, now, small, *_written_with(key, epoch, last, record), asked.added)
     old = (key, *asked.name, epoch, number, expected, rows.hour_of(now), room)
