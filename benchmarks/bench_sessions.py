@@ -187,6 +187,33 @@ async def appends_to(folder: Path, length: int, rounds: int) -> None:
     bare.db.close()
 
 
+async def lengths(folder: Path, rounds: int) -> None:
+    """Whether an append depends on what is there: sessions of each length, in the same rounds."""
+    stores: dict[str, SQLiteStore] = {}
+    sessions: dict[str, Ours] = {}
+    for length in LENGTHS:
+        path, name = folder / f"length-{length}.db", f"SQLiteStore, {length:,} messages"
+        async with SQLiteStore(path, durability="off") as filling:
+            filled = Ours(filling, "a")
+            for _ in range(length // 2):
+                await filled.append(turn())
+        stores[name] = SQLiteStore(path)
+        sessions[name] = Ours(stores[name], "a")
+        sessions[name].count, sessions[name].revision = filled.count, filled.revision
+        await sessions[name].append(turn())
+    table = Table(*sessions)
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            turns = [turn() for _ in range(BLOCK)]
+            with Clock() as clock:
+                for messages in turns:
+                    await session.append(messages)
+            table.add(name, clock, BLOCK)
+    table.show("durable append of a turn, by what is there before")
+    for store in stores.values():
+        await store.aclose()
+
+
 async def loads(length: int, bare: Bare, store: SQLiteStore, rounds: int) -> None:
     table = Table("sqlite3 and one decode", "SQLiteStore")
     for _ in range(rounds):
@@ -253,6 +280,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         await appends(folder, rounds)
+        await lengths(folder, rounds)
         await together(folder, max(3, rounds // 3))
         await sizes(folder)
 

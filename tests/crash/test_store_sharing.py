@@ -46,12 +46,13 @@ async def test_threads_with_loops_of_their_own_share_a_store(place: Place):
             failures.append(error)
 
     names = [f"t{number}" for number in range(8)]
-    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     await turns(store, "main", range(10))
     for thread in threads:
         await asyncio.to_thread(thread.join, 60)
+        assert not thread.is_alive()
     assert failures == []
     await store.aclose()
     await check(place, ["main", *names], 10)
@@ -73,9 +74,10 @@ async def test_a_loop_that_is_closed_in_the_midst_hurts_no_other(place: Place):
 
     names = [f"d{number}" for number in range(20)]
     for name in names:
-        thread = threading.Thread(target=dies, args=(name,))
+        thread = threading.Thread(target=dies, args=(name,), daemon=True)
         thread.start()
         await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
         async with asyncio.timeout(20):
             await append(store, f"{name} after", "y", count=0)
     for name in names:

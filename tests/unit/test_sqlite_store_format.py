@@ -150,7 +150,7 @@ def self_made(messages):
     return pack_messages(messages[:2])[0], pack_messages(messages[2:])[0]
 
 
-def test_there_is_a_golden_file_and_a_step_for_each_format():
+def test_there_is_a_golden_file_and_a_step_for_each_format(tmp_path: Path):
     assert max(statements.SCHEMAS) == statements.VERSION
     assert set(statements.UPGRADES) == set(OLDER)
     assert {path.name for path in GOLDEN.glob("sqlite_*.db")} == {f"sqlite_v{n}.db" for n in statements.SCHEMAS}  # fmt: skip

@@ -393,10 +393,10 @@ async def test_a_tail_reads_only_the_parts_it_needs(tmp_path: Path):
 async def test_parts_of_a_commit_do_not_run_over_the_last_number(tmp_path: Path, monkeypatch):
     from littleghost.errors import StoreError
 
-    monkeypatch.setattr("littleghost.sessions.sqlite.writing.LAST_NUMBER", 6)
+    monkeypatch.setattr("littleghost.sessions.sqlite.writing.LAST_NUMBER", 7)
     async with SQLiteStore(tmp_path / "a.db", durability="off") as store:
         commit = await append(store, 0, *map(str, range(3 * PART)))
         with pytest.raises(StoreError, match="has 3 commits"):
-            await append(store, commit.count, *map(str, range(4 * PART)), expected_revision=commit.revision)
+            await append(store, commit.count, *map(str, range(5 * PART)), expected_revision=commit.revision)
         assert (await store.load("a")).count == commit.count
-        await append(store, commit.count, *map(str, range(3 * PART)), expected_revision=commit.revision)
+        await append(store, commit.count, *map(str, range(4 * PART)), expected_revision=commit.revision)

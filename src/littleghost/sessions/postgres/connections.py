@@ -134,9 +134,14 @@ class Pool:
         pause = FIRST_PAUSE
         while True:
             link = await self._acquire(give_up)
-            rows, error = await self._outlasting(
-                self._perform(link, statement, arguments), name if writes else None
-            )
+            answer: asyncio.Future[tuple[Rows, BaseException | None]] = self._loop.create_future()
+            task = self.start(self._perform(link, statement, arguments, answer))
+            try:
+                rows, error = await answer  # and not the task, which goes on if this one is cancelled
+            except asyncio.CancelledError:
+                if name is not None and writes and not task.done():
+                    self._leave(name, task)
+                raise
             if error is None:
                 return rows
             known = outcome(error, sent=True)
@@ -158,16 +163,6 @@ class Pool:
         task.add_done_callback(self._under_way.discard)
         return task
 
-    async def _outlasting(self, work: Coroutine[Any, Any, Answer], name: bytes | None) -> Answer:
-        """Await ``work``, which goes on if this task is cancelled."""
-        task = self.start(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if name is not None and not task.done():
-                self._leave(name, task)
-            raise
-
     def _leave(self, name: bytes, task: asyncio.Task[Any]) -> None:
         left = self._left.setdefault(name, set())
         left.add(task)
@@ -180,28 +175,34 @@ class Pool:
         task.add_done_callback(end)
 
     async def _perform(
-        self, link: Link, statement: Statement, arguments: Sequence[Any]
-    ) -> tuple[Rows, BaseException | None]:
-        """Do it on ``link``, and give that back; return what went wrong instead of raising it, for nobody may be there to see."""
+        self,
+        link: Link,
+        statement: Statement,
+        arguments: Sequence[Any],
+        answer: asyncio.Future[tuple[Rows, BaseException | None]],
+    ) -> None:
+        """Do it on ``link``, give that back, and tell in ``answer`` how it went; nobody may be there to see."""
+        rows: Rows = ()
+        failed: BaseException | None = None
         try:
             rows = await self._send(link, statement, arguments)
         except Exception as error:  # noqa: BLE001 (judged by who asked)
-            # What the server refuses leaves the connection as it was; after everything else nobody knows what comes next on it.
-            if isinstance(error, asyncpg.PostgresError) and not link.raw.is_closed():
-                self._release(link)
-                return (), error
+            failed = error
             if isinstance(error, TimeoutError):
-                with suppress(
-                    Exception
-                ):  # asyncpg has told the server to break off, and this waits until it has
+                # asyncpg has told the server to break off, and this waits until it has.
+                with suppress(Exception):
                     await link.raw.close(timeout=CLOSE_SECONDS)
-            self._discard(link)
-            return (), error
         except BaseException:  # the loop is ending
             self._discard(link)
+            answer.cancel()
             raise
-        self._release(link)
-        return rows, None
+        # What the server refuses leaves the connection as it was; after everything else nobody knows what comes next on it.
+        if failed is None or (isinstance(failed, asyncpg.PostgresError) and not link.raw.is_closed()):
+            self._release(link)
+        else:
+            self._discard(link)
+        if not answer.done():
+            answer.set_result((rows, failed))
 
     async def _send(self, link: Link, statement: Statement, arguments: Sequence[Any]) -> Rows:
         timeout = self._settings.command_timeout
@@ -276,26 +277,31 @@ class Pool:
         """Wait for a connection, or for room to open one."""
         waiter: asyncio.Future[Link | None] = self._loop.create_future()
         self._waiting.append(waiter)
+        timer = self._loop.call_at(give_up, self._send_away, waiter)
         try:
-            async with asyncio.timeout_at(give_up):
-                return await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                link = waiter.result()
-                if link is None:
-                    self._wake()
-                else:
-                    self._release(link)
-            else:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled() or waiter.exception() is not None:
                 with suppress(ValueError):
                     self._waiting.remove(waiter)
-            if isinstance(error, TimeoutError):
-                raise StoreUnavailableError(
-                    f"PostgreSQL: all {self._settings.max_connections} connections were in use for {self._settings.acquire_timeout:g} s; "
-                    "allow more (max_connections), or wait longer (acquire_timeout)",
-                    code=None,
-                ) from None
+            elif (link := waiter.result()) is not None:
+                self._release(link)
+            else:
+                self._wake()
             raise
+        finally:
+            timer.cancel()
+
+    def _send_away(self, waiter: asyncio.Future[Link | None]) -> None:
+        if not waiter.done():
+            self._waiting.remove(waiter)
+            waiter.set_exception(
+                StoreUnavailableError(
+                    f"PostgreSQL: all {self._settings.max_connections} connections were in use for "
+                    f"{self._settings.acquire_timeout:g} s; allow more (max_connections), or wait longer (acquire_timeout)",
+                    code=None,
+                )
+            )
 
     async def _open(self, give_up: float) -> Link:
         self._size += 1

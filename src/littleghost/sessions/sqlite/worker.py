@@ -285,8 +285,10 @@ def _deliver(jobs: list[Job]) -> None:
         loop = jobs[0].loop
         mine = [job for job in jobs if job.loop is loop]
         jobs = [job for job in jobs if job.loop is not loop]
-        with suppress(RuntimeError):  # that loop is closed, and nobody waits
+        try:
             loop.call_soon_threadsafe(_resolve, mine)
+        except RuntimeError:
+            pass  # that loop is closed, and nobody waits
 
 
 def _resolve(jobs: list[Job]) -> None:

@@ -82,16 +82,11 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
             raise StoreError(f"no key is left for the session {name[1]!r}; begin another file")
         created = now if record.created_at is None else _moment(record.created_at)
         new = Head(key, secrets.randbits(63), len(parts), 1, count, created, now, size)
+        place = rowid(key, new.number)
+        values = (*new.columns(name), *_written_with(place, new.epoch, record))
         db.execute(sql.NEW_NAME, (rows.name_hash(name),))
-        values = (
-            *new.columns(name),
-            *_written_with(new.key, new.epoch, new.number, record),
-            key,
-            *name,
-            rows.hour_of(now),
-        )
-        db.execute(sql.NEW_SESSION, values)
-        return _add_parts(db, asked, new.key, new.epoch, new.number, count)
+        db.execute(sql.NEW_SESSION, (*values, key, *name, rows.hour_of(now)))
+        return _add_parts(db, asked, place, new.epoch, count)
     if head.number > LAST_NUMBER - len(parts):
         raise StoreError(
             f"the session {name[1]!r} has {head.number} commits, which is all it can have; fork it"
@@ -102,24 +97,15 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         db.execute(sql.EMPTY_COMMITS, before)
         db.execute(sql.DROP_COMMITS, before)
         root = head.number + 1
-    new = Head(
-        head.key,
-        head.epoch,
-        head.number + len(parts),
-        root,
-        count,
-        head.created_at,
-        max(now, head.updated_at),
-        size,
-    )
-    db.execute(
-        sql.UPDATE_SESSION,
-        (*new.columns(name), *_written_with(new.key, new.epoch, new.number, record), head.key),
-    )
-    hour = rows.hour_of(new.updated_at)
+    number, now = head.number + len(parts), max(now, head.updated_at)
+    new = Head(head.key, head.epoch, number, root, count, head.created_at, now, size)
+    place = rowid(head.key, number)
+    values = (*new.columns(name), *_written_with(place, head.epoch, record))
+    db.execute(sql.UPDATE_SESSION, (*values, head.key))
+    hour = rows.hour_of(now)
     if hour != rows.hour_of(head.updated_at):
         db.execute(sql.SET_HOUR, (hour, head.key))
-    return _add_parts(db, asked, new.key, new.epoch, new.number, count)
+    return _add_parts(db, asked, place, head.epoch, count)
 
 
 def _advance(db: sqlite3.Connection, asked: Write) -> Commit | None:
@@ -139,24 +125,21 @@ def _advance(db: sqlite3.Connection, asked: Write) -> Commit | None:
     # Its root and its first time stay what they are, its size grows, and none of them is known here.
     now = float(time.time())
     small = rows.small_sum(key, epoch, last, count, now)
-    new = (last, count, now, small, *_written_with(key, epoch, last, record), asked.added)
+    place = rowid(key, last)
+    new = (last, count, now, small, *_written_with(place, epoch, record), asked.added)
     old = (key, *asked.name, epoch, number, expected, rows.hour_of(now), room)
     if db.execute(sql.ADVANCE, new + old).rowcount != 1:
         return None
-    return _add_parts(db, asked, key, epoch, last, count)
+    return _add_parts(db, asked, place, epoch, count)
 
 
-def _written_with(key: int, epoch: int, number: int, record: Record) -> tuple[int, bytes, bytes]:
-    return (
-        rows.body_sum(rowid(key, number), epoch, record.state, record.metadata),
-        record.state,
-        record.metadata,
-    )
+def _written_with(place: int, epoch: int, record: Record) -> tuple[int, bytes, bytes]:
+    state, metadata = record.state, record.metadata
+    return rows.body_sum(place, epoch, state, metadata), state, metadata
 
 
-def _add_parts(db: sqlite3.Connection, asked: Write, key: int, epoch: int, number: int, count: int) -> Commit:
-    """Write the rows of a commit, up to ``number`` and ``count``. The last one has its id, for the others are no commits of their own."""
-    end = rowid(key, number)
+def _add_parts(db: sqlite3.Connection, asked: Write, end: int, epoch: int, count: int) -> Commit:
+    """Write the rows of a commit, the last at ``end``. That one has its id, for the others are no commits of their own."""
     place, total = end - len(asked.parts), count - asked.record.count
     for body, more in asked.parts:
         place, total = place + 1, total + more
@@ -164,7 +147,7 @@ def _add_parts(db: sqlite3.Connection, asked: Write, key: int, epoch: int, numbe
         kept = body if more else b""
         sums = rows.commit_sum(place, epoch, *small), rows.body_sum(place, epoch, kept)
         db.execute(sql.NEW_COMMIT, (place, *small, *sums, kept))
-    return Commit(revision=revision_of(key, epoch, number), count=count)
+    return Commit(revision=revision_of(end >> sql.NUMBER_BITS, epoch, end & LAST_NUMBER), count=count)
 
 
 def _moment(seconds: float) -> float:
