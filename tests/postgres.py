@@ -219,12 +219,39 @@ def pgbouncer_program() -> str | None:
 
 
 @contextlib.contextmanager
-def pgbouncer(server: PostgresServer, *, size: int = 2) -> Iterator[str]:
-    """A pooler in transaction mode with ``size`` connections to ``server``; gives the URL to connect to."""
+def pgbouncer(server: PostgresServer, *, size: int = 2, secure: bool = False) -> Iterator[str]:
+    """A pooler in transaction mode with ``size`` connections to ``server``; gives the URL to connect to.
+
+    A ``secure`` one takes only connections with TLS; its certificate is signed by itself.
+    """
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="lgpb-", dir="/tmp"))
     settings = folder / "pgbouncer.ini"
     settings.write_text(BOUNCER.format(folder=server.folder, port=port, size=size))
+    if secure:
+        key, certificate = folder / "key", folder / "certificate"
+        subprocess.run(
+            [
+                "openssl",
+                "req",
+                "-new",
+                "-x509",
+                "-nodes",
+                "-subj",
+                "/CN=localhost",
+                "-keyout",
+                key,
+                "-out",
+                certificate,
+            ],
+            check=True,
+            capture_output=True,
+        )
+        server.identity.own(key)
+        with settings.open("a") as file:
+            file.write(
+                f"client_tls_sslmode = require\nclient_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\n"
+            )
     folder.chmod(0o755)
     settings.chmod(0o644)
     server.identity.own(folder)

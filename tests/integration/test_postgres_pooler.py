@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from littleghost.errors import StoreError
+from littleghost.errors import StoreError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.postgres import PostgresStore
 from littleghost.sessions.session import Session
@@ -97,3 +103,74 @@ async def test_a_lease_excludes_across_stores(pooler: str, schema: str):
     await asyncio.gather(*(hold(number) for number in range(6)))
     assert order[::2] == order[1::2]
     assert sorted(order[::2]) == list(range(6))
+
+
+@pytest.fixture(scope="module")
+def secure(
+    postgres_server: PostgresServer, pooler: str, require: Callable[[object, str, str], None]
+) -> Iterator[str]:
+    """A pooler that takes only connections with TLS."""
+    import postgres
+
+    require(shutil.which("openssl"), "openssl", "apt-get install openssl")
+    with postgres.pgbouncer(postgres_server, secure=True) as url:
+        yield url
+
+
+async def test_a_secure_connection(secure: str, schema: str, tmp_path: Path):
+    async with PostgresStore(f"{secure}?sslmode=require", schema=schema) as store:
+        await write(store, 5, 5)
+        assert (await store.statistics()).messages == 25
+        await asyncio.sleep(0.15)  # after which an idle connection is looked at
+        await store.load("0")
+        assert len(store._pools.here()._links) <= 5
+    other = tmp_path / "other"
+    command = [
+        "openssl",
+        "req",
+        "-new",
+        "-x509",
+        "-nodes",
+        "-subj",
+        "/CN=other",
+        "-keyout",
+        tmp_path / "key",
+        "-out",
+        other,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    for mode in ("verify-ca", "verify-full"):
+        url = f"{secure}?sslmode={mode}&sslrootcert={other}"
+        async with PostgresStore(url, schema=schema) as store:
+            with pytest.raises(StoreUnavailableError, match="secure connection"):
+                await store.load("a")
+    async with PostgresStore(f"{secure}?sslmode=disable", schema=schema, connect_timeout=0.2) as store:
+        with pytest.raises(StoreError):
+            await store.load("a")
+
+
+UNCLOSED = """
+import asyncio, gc, sys
+from littleghost import PostgresStore
+store = PostgresStore(sys.argv[1], schema=sys.argv[2])
+asyncio.run(store.load("a"))
+loop = asyncio.new_event_loop()
+loop.run_until_complete(store.load("a"))
+loop.close()
+asyncio.run(store.load("a"))
+del store
+gc.collect()
+"""
+
+
+def test_a_secure_store_that_is_never_closed_does_not_warn(secure: str, schema: str):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", UNCLOSED, f"{secure}?sslmode=require", schema],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

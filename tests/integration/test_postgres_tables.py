@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
-from littleghost.errors import FormatError, StoreUnavailableError
+from littleghost.errors import ConfigurationError, CredentialError, FormatError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.postgres import PostgresStore, statements
 from littleghost.sessions.postgres.migrations import migrate
@@ -210,6 +211,52 @@ async def test_who_may_only_read_reads_and_is_told_what_else_it_takes(
                 pass
     async with PostgresStore(postgres_server.url, schema=schema) as owner:
         assert (await owner.load("a", actor_id="me")).count == 2
+
+
+async def test_who_is_not_let_in_is_told_at_once_and_without_the_url(
+    postgres_server: PostgresServer, schema: str, control: asyncpg.Connection, role: str
+):
+    rules = postgres_server.data / "pg_hba.conf"
+    before = rules.read_text()
+    await control.execute(
+        f"ALTER ROLE {role} PASSWORD 'c0rrect'; GRANT CREATE ON DATABASE postgres TO {role}"
+    )
+    rules.write_text(f"local all {role} scram-sha-256\n{before}")
+    try:
+        await control.execute("SELECT pg_reload_conf()")
+        for url, kind in (
+            (f"postgresql://{role}:wr0ng@/postgres?host={postgres_server.folder}", CredentialError),
+            (f"postgresql://{role}@/postgres?host={postgres_server.folder}", CredentialError),
+            (f"postgresql://nobody-wr0ng@/postgres?host={postgres_server.folder}", CredentialError),
+            (f"postgresql://postgres@/wr0ng?host={postgres_server.folder}", ConfigurationError),
+        ):
+            async with PostgresStore(url, schema=schema, connect_timeout=600, acquire_timeout=600) as store:
+                with pytest.raises(kind) as caught:
+                    await store.load("a")
+            assert type(caught.value) is kind
+            assert "wr0ng" not in "".join(traceback.format_exception(caught.value))
+        url = f"postgresql://{role}:c0rrect@/postgres?host={postgres_server.folder}"
+        async with PostgresStore(url, schema=schema) as store:
+            await append(store, "a", 0, "x")
+    finally:
+        rules.write_text(before)
+        await control.execute("SELECT pg_reload_conf()")
+
+
+async def test_a_server_that_takes_no_writes_is_read(
+    postgres_server: PostgresServer, schema: str, control: asyncpg.Connection, role: str
+):
+    async with PostgresStore(postgres_server.url, schema=schema) as owner:
+        await append(owner, "a", 0, "x")
+    await control.execute(
+        f"GRANT ALL ON SCHEMA {schema} TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role};"
+        f"ALTER ROLE {role} SET default_transaction_read_only = on"
+    )
+    async with PostgresStore(postgres_server.url_of(role), schema=schema) as store:
+        assert (await store.load("a")).count == 1
+        with pytest.raises(StoreUnavailableError, match="standby") as caught:
+            await append(store, "a", 1, "y", commit_id="y")
+        assert caught.value.code == "25006"
 
 
 async def test_who_may_not_make_tables_is_told_what_to_do(

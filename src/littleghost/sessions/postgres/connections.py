@@ -445,6 +445,10 @@ def _drop(raw: Any) -> None:
     with suppress(AttributeError, OSError):
         raw._aborted = True  # noqa: SLF001
         transport = raw._transport  # noqa: SLF001
+        secure = getattr(transport, "_ssl_protocol", None)
+        if secure is not None:  # the transport of the encrypted bytes is behind
+            transport._closed = True  # noqa: SLF001
+            transport = secure._transport  # noqa: SLF001
         socket, transport._sock = transport._sock, None  # noqa: SLF001
         socket.close()
 
