@@ -205,12 +205,6 @@ def open_folder() -> Iterator[Path]:
         folder.chmod(0o755)
 
 
-# SQLite shares what it has found to be read-only between all connections of a process, so both of the store's must be closed.
-STAYS = pytest.mark.xfail(
-    strict=True, reason="once refused, a store object stays read-only; a new one does not"
-)
-
-
 @pytest.mark.parametrize(
     ("what", "left", "then"),
     [
@@ -219,8 +213,8 @@ STAYS = pytest.mark.xfail(
         ("folder", "closed", "new"),
         ("folder", "open", "new"),
         ("folder", "closed", "same"),
-        pytest.param("file", "closed", "same", marks=STAYS),
-        pytest.param("file", "open", "same", marks=STAYS),
+        ("file", "closed", "same"),
+        ("file", "open", "same"),
     ],
 )
 async def test_what_may_not_be_written(open_folder: Path, what: str, left: str, then: str):
@@ -242,9 +236,6 @@ async def test_what_may_not_be_written(open_folder: Path, what: str, left: str, 
 
 
 @SQLITE
-@pytest.mark.xfail(
-    strict=True, reason="a store that has not read yet makes a new file in place of one that is gone"
-)
 async def test_a_file_moved_away_before_the_first_read_and_back(place: Place, tmp_path: Path):
     await moved_away_and_back(place, tmp_path, read_before=False)
 

@@ -29,7 +29,7 @@ from littleghost.errors import (
 from littleghost.sessions.sqlite import rows
 from littleghost.sessions.sqlite import statements as sql
 
-__all__ = ["DatabaseFile", "Durability", "identity", "is_busy", "store_error"]
+__all__ = ["DatabaseFile", "Durability", "SameFile", "is_busy", "is_denied", "store_error"]
 
 Durability = Literal["full", "normal", "off"]
 
@@ -138,7 +138,7 @@ class DatabaseFile(Struct, frozen=True):
         try:
             return self._opened(self.path, self._prepare), None
         except sqlite3.Error as error:
-            if writes or not _is_denied(error):
+            if writes or not is_denied(error):
                 raise
             # To read beside writers takes a small file beside the log, which cannot be made here. Where there is no log, nobody
             # writes now, and the file alone is all there is.
@@ -268,7 +268,7 @@ class DatabaseFile(Struct, frozen=True):
             for statement in itertools.chain(*steps, [sql.MARK_VERSION]):
                 connection.execute(statement)
         except sqlite3.Error as error:
-            if version and _is_denied(error):
+            if version and is_denied(error):
                 raise self._stuck(version) from error
             raise
         self._recognise(connection)
@@ -311,19 +311,49 @@ def _distrust(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _is_denied(error: sqlite3.Error) -> bool:
+def is_denied(error: BaseException) -> bool:
     """Whether ``error`` says that something cannot be written, or made, beside what is read."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells the file now at ``path`` from any other; ``None`` where there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (on every commit)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+class SameFile:
+    """Which file is at a path, from the first connection of a store on, so that none of its connections is ever to another one."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._identity: tuple[int, int] | None = None
+
+    def remember(self) -> None:
+        """Remember the file that a first connection has opened, and for a later one `check` it.
+
+        Raises:
+            StoreUnavailableError: It is gone already, or another one.
+        """
+        self._identity = self._identity or self._look()
+        self.check(opened=True)
+
+    def check(self, *, opened: bool = False) -> None:
+        """Raise if the file is no longer there: what is written into it would be gone with the process, and what is read with it.
+
+        Args:
+            opened: Whether there must be one, also where none is remembered yet.
+
+        Raises:
+            StoreUnavailableError: It is gone, or another one is in its place.
+        """
+        if (opened or self._identity) and (self._look() or ()) != self._identity:
+            raise StoreUnavailableError(
+                f"{self.path}: the file was deleted or replaced while it was in use; restore it, and make a new store",
+                path=self.path,
+            )
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)  # noqa: PTH116 (on every commit)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
 
 def _words(text: object) -> list[str]:

@@ -26,8 +26,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
-from littleghost.errors import LittleGhostError, StoreError, StoreUnavailableError
-from littleghost.sessions.sqlite.database import DatabaseFile, identity, is_busy, store_error
+from littleghost.errors import LittleGhostError, StoreError
+from littleghost.sessions.sqlite.database import DatabaseFile, SameFile, is_busy, is_denied, store_error
 
 __all__ = ["Job", "Worker"]
 
@@ -91,6 +91,8 @@ class Worker:
         self.file = file
         self.writes = writes
         self._outlives = outlives
+        self._same: SameFile = outlives._same if outlives else SameFile(file.path)  # noqa: SLF001 (of the same store)
+        self._stale = self._renewed = False
         # Who has only read has nothing to commit, and where it met a damaged page SQLite would refuse to.
         self._begin, self._end = ("BEGIN IMMEDIATE", "COMMIT") if writes else ("BEGIN", "ROLLBACK")
         # Only a transaction that excludes all others may let in a job that came after it began: a read must see what was
@@ -108,7 +110,6 @@ class Worker:
         self.ended: Future[None] = Future()
         self.using = threading.Lock()  # held while SQLite is at work
         self.connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
         self._state: tuple[int, int] | None = None
         self._paused = False
 
@@ -162,13 +163,16 @@ class Worker:
     def _transact(self, jobs: list[Job], *, alone: bool = False) -> None:
         """Do ``jobs``, and those that wait behind them unless they are to be ``alone``."""
         pause = SHORTEST_PAUSE
+        self._stale = self._renewed = False
         while True:
+            if self._stale:
+                self._let_go()
             with self.using:
                 try:
                     connection = self._open()
                     connection.execute(self._begin)
                 except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
-                    if not is_busy(error) or _late(jobs[0]):
+                    if not self._worth_another(jobs[0], error):
                         self._refuse(jobs, error)
                         return
                 else:
@@ -204,14 +208,14 @@ class Worker:
             committing = True
             connection.execute(self._end)
             if self.writes:
-                self._still_there()
+                self._same.check()
             elif self._state is not None and self._state != self.file.at_rest():
                 return jobs  # others have begun to write meanwhile
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
             if connection.in_transaction:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
-            if not committing and (len(jobs) > 1 or (is_busy(error) and jobs and not _late(jobs[0]))):
+            if not committing and jobs and (len(jobs) > 1 or self._worth_another(jobs[0], error)):
                 return jobs
             self._refuse(jobs, error)
             return []
@@ -220,26 +224,39 @@ class Worker:
 
     def _open(self) -> sqlite3.Connection:
         if self.connection is not None and not self.writes:
-            self._still_there()  # a writer looks when it has written, before it tells anybody
+            self._same.check()  # a writer looks when it has written, before it tells anybody
             if self._state is not None and self._state != self.file.at_rest():
                 self._close()
         if self.connection is None:
+            self._same.check()  # before a new one is made in its place
             self.connection, self._state = self.file.connect(writes=self.writes)
-            self._identity = identity(self.file.path)
+            self._same.remember()
         return self.connection
-
-    def _still_there(self) -> None:
-        """Raise if the open file is no longer the one at its path: what is written into it would be gone with the process."""
-        if identity(self.file.path) != self._identity:
-            raise StoreUnavailableError(
-                f"{self.file.path}: the file was deleted or replaced while it was in use; restore it, and make a new store",
-                path=self.file.path,
-            )
 
     def _close(self) -> None:
         if self.connection is not None:
             connection, self.connection = self.connection, None
             connection.close()
+
+    def _worth_another(self, job: Job, error: BaseException) -> bool:
+        """Whether to try ``job`` again."""
+        return self._may_be_stale(error) or (is_busy(error) and not _late(job))
+
+    def _may_be_stale(self, error: BaseException) -> bool:
+        """Whether ``error`` may only be what SQLite remembers, so that all connections are made anew and it is tried once more.
+
+        What it once found to be read-only it takes for that as long as the process has any connection to the file.
+        """
+        self._stale = is_denied(error) and not self._renewed
+        return self._stale
+
+    def _let_go(self) -> None:
+        """Close every connection of the store."""
+        self._stale, self._renewed = False, True
+        for worker in (self, self._outlives):
+            if worker is not None:
+                with worker.using, suppress(sqlite3.Error):
+                    worker._close()  # noqa: SLF001 (of the same store)
 
     def _refuse(self, jobs: list[Job], error: BaseException) -> None:
         for job in jobs:
