@@ -219,17 +219,21 @@ class Store:
 class MemoryStore(Store):
     """The synchronous face of `littleghost.MemoryStore`."""
 
-    def __init__(self) -> None:
-        super().__init__(memory.MemoryStore())
+    def __init__(self, *, limits: contract.SessionLimits = contract.NO_LIMITS) -> None:
+        super().__init__(memory.MemoryStore(limits=limits))
 
 
 class SQLiteStore(Store):
     """The synchronous face of `littleghost.SQLiteStore`, and its arguments."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, durability: Literal["full", "normal", "off"] = "full"
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Literal["full", "normal", "off"] = "full",
+        limits: contract.SessionLimits = contract.NO_LIMITS,
     ) -> None:
-        super().__init__(sqlite.SQLiteStore(path, durability=durability))
+        super().__init__(sqlite.SQLiteStore(path, durability=durability, limits=limits))
 
 
 class PostgresStore(Store):
@@ -248,7 +252,7 @@ class PostgresStore(Store):
         acquire_timeout: float = 30.0,
         lease_ttl: float = 30.0,
         prepared_statements: bool | None = None,
-        limits: contract.SessionLimits = contract.SessionLimits(),  # noqa: B008 (it is frozen)
+        limits: contract.SessionLimits = contract.NO_LIMITS,
     ) -> None:
         self._store = postgres.PostgresStore(
             dsn,
@@ -406,6 +410,10 @@ class Session:
         """Do what `littleghost.Session.history` does."""
         return portal.call(self._session.history, fallback)
 
+    def tail(self, *, limit: int, before: int | None = None) -> contract.Page[Message]:
+        """Do what `littleghost.Session.tail` does."""
+        return portal.call(self._session.tail, limit=limit, before=before)
+
     def journal(self) -> list[Message]:
         """Do what `littleghost.Session.journal` does."""
         return portal.call(self._session.journal)
@@ -465,7 +473,7 @@ class Session:
         """Do what `littleghost.Session.checkpoint_result` does."""
         return portal.call(self._session.checkpoint_result, result)
 
-    def update(self, change: session.Update, *, attempts: int = 10) -> contract.Commit:
+    def update(self, change: session.Update, *, attempts: int = 30) -> contract.Commit:
         """Do what `littleghost.Session.update` does."""
         return portal.call(self._session.update, change, attempts=attempts)
 

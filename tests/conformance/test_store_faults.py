@@ -536,6 +536,32 @@ class RestoresNoMetadata(MemoryStore):
         return await super().restore(id, metadata={}, **options)
 
 
+class RestoresOverAnyRevision(MemoryStore):
+    """Does not look which revision is to be replaced."""
+
+    async def restore(self, id, *, actor_id=None, expected_revision=None, **options):
+        if expected_revision is not None:
+            snapshot = await self.load(id, actor_id=actor_id)
+            expected_revision = snapshot and snapshot.revision
+        return await super().restore(id, actor_id=actor_id, expected_revision=expected_revision, **options)
+
+
+class TellsOldMetadata(MemoryStore):
+    """Lists tell the metadata that a session had first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[Any, Any] = {}
+
+    async def sessions(self, **options):
+        page = await super().sessions(**options)
+        items = [
+            changed(item, metadata=self.first.setdefault((item.actor_id, item.id), item.metadata))
+            for item in page.items
+        ]
+        return changed(page, items=tuple(items))
+
+
 class RestoresOver(MemoryStore):
     async def restore(self, id, *, created_at=None, updated_at=None, **options):
         if (options.get("actor_id"), id) in self._kept:
@@ -760,8 +786,16 @@ FAULTS: dict[type[SessionStore], set[str]] = {
         "an-expired-session-can-be-made-anew",
     },
     TakesAnyMoment: {"what-is-restored-keeps-its-times"},
-    RestoresNoMetadata: {"what-is-restored-is-a-session-like-any-other"},
-    RestoresOver: {"nothing-is-restored-over-a-session"},
+    RestoresNoMetadata: {
+        "a-session-is-restored-over-the-revision-that-is-named",
+        "what-is-restored-is-a-session-like-any-other",
+    },
+    RestoresOver: {
+        "a-session-is-restored-over-the-revision-that-is-named",
+        "nothing-is-restored-over-a-session",
+    },
+    RestoresOverAnyRevision: {"a-session-is-restored-over-the-revision-that-is-named"},
+    TellsOldMetadata: {"metadata-in-a-list-are-those-of-the-session"},
     ExpiresByCreation: {
         "old-sessions-expire-and-no-others",
         "what-is-written-meanwhile-does-not-expire",
@@ -843,7 +877,12 @@ async def test_faults_that_only_other_stores_and_processes_see(
     assert {outcome.name for outcome in report.failed} == both, str(report)
     assert {outcome.name for outcome in report.passed} == sound, str(report)
     killed = "a-killed-writer-of-large-commits-loses-nothing"
-    report = await by_name(faulty_files.halving, importable="faulty_files:halving", only=killed)
+    for _ in range(
+        10
+    ):  # it has to die between two transactions, which on a busy machine may take a few attempts
+        report = await by_name(faulty_files.halving, importable="faulty_files:halving", only=killed)
+        if report.failed:
+            break
     assert {outcome.name for outcome in report.failed} == {killed}, str(report)
 
 

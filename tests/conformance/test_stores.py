@@ -630,7 +630,11 @@ async def test_a_store_that_writes_too_late_is_caught_by_real_processes(
     }
     by_name = partial(check_store, lambda: late_store.make(), importable="late_store:make", persistent=True)
     report = await by_name(only=names, seconds=60)
-    assert {outcome.name for outcome in report.failed} == names, str(report)
+    failed, race = {outcome.name for outcome in report.failed}, "no-turn-of-several-processes-is-lost"
+    for _ in range(5):  # processes that a busy machine lets run one after another do not race
+        if race not in failed:
+            failed |= {outcome.name for outcome in (await by_name(only=[race], seconds=60)).failed}
+    assert failed == names, str(report)
     (killed,) = [outcome for outcome in report.failed if outcome.name == "a-killed-writer-loses-nothing"]
     assert "lost" in str(killed.error) or "not there" in str(killed.error)
 

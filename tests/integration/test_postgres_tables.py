@@ -16,6 +16,7 @@ import pytest
 
 from littleghost.errors import ConfigurationError, CredentialError, FormatError, StoreUnavailableError
 from littleghost.message import Message
+from littleghost.sessions.opening import open_store
 from littleghost.sessions.postgres import PostgresStore, statements
 from littleghost.sessions.postgres.migrations import migrate
 
@@ -168,6 +169,92 @@ async def test_no_lock_outlives_the_making(
         await store.migrate()
         await store.migrate()
         assert await control.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
+# Who only looks
+
+
+async def everything(store: PostgresStore) -> AsyncIterator[tuple[str, Any]]:
+    """Every operation, each ready to be awaited."""
+
+    async def lease() -> None:
+        async with store.lease("a"):
+            pass
+
+    yield "load", store.load("a")
+    yield "tail", store.tail("a", limit=1)
+    yield "sessions", store.sessions()
+    yield "statistics", store.statistics()
+    yield "verify", store.verify()
+    yield "append", append(store, "a", 0, "x")
+    yield "replace", store.replace("a", messages=[], state={}, metadata={})
+    yield "restore", store.restore("a", messages=[], state={}, metadata={})
+    yield "fork", store.fork("a", "b")
+    yield "delete", store.delete("a")
+    yield "expire", store.expire(expire_after=1)
+    yield "lease", lease()
+
+
+async def relations(control: asyncpg.Connection, schema: str) -> tuple[bool, int]:
+    return (
+        await control.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema),
+        await control.fetchval(
+            "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE nspname = $1",
+            schema,
+        ),
+    )
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["no schema", "no tables"])
+async def test_who_makes_no_tables_finds_none_and_leaves_none(
+    postgres_server: PostgresServer, schema: str, control: asyncpg.Connection, exists: bool
+):
+    if exists:
+        await control.execute(f"CREATE SCHEMA {schema}")
+    looking = open_store(
+        f"{postgres_server.url}&schema={schema}&acquire_timeout=600&connect_timeout=600", create=False
+    )
+    async with looking as store:
+        async for name, operation in everything(store):
+            with pytest.raises(
+                StoreUnavailableError,
+                match=rf"there is no store in schema '{schema}' with prefix 'littleghost_'; .*create",
+            ):
+                await operation
+            assert await relations(control, schema) == (exists, 0), name
+        with pytest.raises(ConfigurationError, match="create=False"):
+            await store.migrate()
+        assert await relations(control, schema) == (exists, 0)
+        async with PostgresStore(postgres_server.url, schema=schema) as maker:
+            await append(maker, "b", 0, "x")
+        # It looks again, and is a store like any other.
+        assert (await store.load("b")).count == 1
+        await append(store, "a", 0, "x")
+        assert (await store.verify()).damaged == ()
+    async with PostgresStore(postgres_server.url, schema=schema, table_prefix="other_", create=False) as store:
+        with pytest.raises(StoreUnavailableError, match="with prefix 'other_'"):
+            await store.load("a")
+
+
+async def test_who_makes_no_tables_does_not_change_older_ones(
+    postgres_server: PostgresServer, schema: str, control: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+):
+    async with PostgresStore(postgres_server.url, schema=schema) as store:
+        await append(store, "a", 0, "x")
+    monkeypatch.setattr("littleghost.sessions.postgres.migrations.VERSION", 2)
+    monkeypatch.setattr(
+        statements, "STEPS", [*statements.STEPS, ("ALTER TABLE {sessions} ADD COLUMN colour text",)]
+    )
+    async with PostgresStore(postgres_server.url, schema=schema, create=False) as store:
+        async for _, operation in everything(store):
+            with pytest.raises(FormatError, match="create") as caught:
+                await operation
+            assert (caught.value.found, caught.value.supported) == (1, 2)
+    assert await control.fetchval(f"SELECT version FROM {schema}.littleghost_format") == 1
+    async with PostgresStore(postgres_server.url, schema=schema) as store:
+        assert (await store.load("a")).count == 1
+    async with PostgresStore(postgres_server.url, schema=schema, create=False) as store:
+        assert (await store.load("a")).count == 1
 
 
 # Who may do what

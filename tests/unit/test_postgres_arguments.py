@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import subprocess
 import sys
 import traceback
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -15,18 +18,19 @@ from littleghost.errors import ConfigurationError, CredentialError, LittleGhostE
 from littleghost.sessions.contract import SessionLimits
 from littleghost.sessions.opening import open_store
 from littleghost.sessions.postgres import PostgresStore
+from littleghost.sessions.postgres.urls import DRIVERS, LIMITS, OPTIONS, foreign
 
 URL = "postgresql://user:s3cret@host:5433/db"
 
 
-def settings(store: PostgresStore) -> Any:
+def settings(store: Any) -> Any:
     return store._pools.settings
 
 
 def test_a_url_with_our_options_and_the_drivers():
     store = open_store(
         f"{URL}?sslmode=require&schema=s&table_prefix=p_&min_connections=2&max_connections=3&connect_timeout=1&command_timeout=2.5"
-        "&acquire_timeout=4&lease_ttl=5&prepared_statements=false&max_messages=7&max_size=8"
+        "&acquire_timeout=4&lease_ttl=5&prepared_statements=false&create=false&max_messages=7&max_size=8"
     )
     assert isinstance(store, PostgresStore)
     found = settings(store)
@@ -34,9 +38,74 @@ def test_a_url_with_our_options_and_the_drivers():
     assert (found.min_connections, found.max_connections) == (2, 3)
     assert (found.connect_timeout, found.command_timeout, found.acquire_timeout) == (1, 2.5, 4)
     assert found.prepared_statements is False
+    assert found.create is False
     assert store._lease_ttl == 5
     assert store._place == ("s", "p_")
     assert store.limits == SessionLimits(messages=7, size=8)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "option", "made"),
+    [(True, "", True), (False, "", False), (True, "?create=false", False), (False, "?create=true", False)],
+)
+def test_who_only_looks_makes_nothing_whatever_the_url_says(keyword: bool, option: str, made: bool):
+    assert settings(open_store(f"{URL}{option}", create=keyword)).create is made
+    assert settings(open_store(URL)).create is True
+
+
+def test_other_stores_take_the_keyword_too(tmp_path: Any):
+    assert open_store("memory:", create=False).limits == SessionLimits()
+    assert not (tmp_path / "a.db").exists()
+    open_store(f"sqlite:///{tmp_path}/a.db", create=False)
+
+
+def test_a_store_that_makes_nothing_does_not_migrate_either():
+    async def migrate() -> None:
+        async with PostgresStore("postgresql://u@127.0.0.1:1/d", create=False) as store:
+            await store.migrate()
+
+    with pytest.raises(ConfigurationError, match="create=False"):
+        asyncio.run(migrate())
+
+
+OURS = (
+    "schema", "table_prefix", "create", "min_connections", "max_connections", "connect_timeout", "command_timeout", "acquire_timeout",
+    "lease_ttl", "prepared_statements", "max_messages", "max_size",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_options_in_the_url_of_the_constructor_are_told_where_to_go(name: str):
+    with pytest.raises(ConfigurationError, match=rf"\b{name}\b.*open_store\(url\)") as caught:
+        PostgresStore(f"{URL}?sslmode=require&{name}=s3cret")
+    assert "s3c" not in "".join(traceback.format_exception(caught.value))
+    if name.startswith("max_") and name != "max_connections":
+        assert "limits=" in str(caught.value)
+
+
+def test_every_option_of_the_constructor_is_one_of_the_url():
+    taken = set(inspect.signature(PostgresStore).parameters) - {"dsn", "limits"}
+    assert taken | {"max_messages", "max_size"} == set(OURS) == {*OPTIONS, *LIMITS}
+
+
+def test_the_driver_takes_what_we_believe_it_takes():
+    """What it does not know goes to the server as a setting."""
+    from asyncpg import connect_utils
+
+    values = dict.fromkeys(DRIVERS, "1") | {
+        "sslmode": "disable", "sslnegotiation": "postgres", "target_session_attrs": "any", "gsslib": "gssapi", "host": "/run",
+    }  # fmt: skip
+    query = urlencode({**values, "foo": "1", "application_name": "1"})
+    nothing = dict.fromkeys(inspect.signature(connect_utils._parse_connect_dsn_and_args).parameters)
+    _, found = connect_utils._parse_connect_dsn_and_args(**{**nothing, "dsn": f"postgresql:///?{query}"})
+    assert found.server_settings == {"foo": "1", "application_name": "1"}
+    assert foreign(f"postgresql:///?{query}") == ["foo"]
+
+
+@pytest.mark.parametrize("limits", [None, 100, {"messages": 1}, SessionLimits])
+def test_limits_that_are_none(limits: Any):
+    with pytest.raises(ConfigurationError, match=r"limits must be SessionLimits\(…\)"):
+        PostgresStore(URL, limits=limits)
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "Postgres"])
@@ -72,6 +141,11 @@ def test_limits_of_a_sqlite_url(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
         (f"{URL}?max_connections=0", "max_connections"),
         (f"{URL}?lease_ttl=-1", "lease_ttl"),
         (f"{URL}?lease_ttl=nan", "lease_ttl"),
+        (f"{URL}?create=s3cret", "create"),
+        ("postgresql://user:123?s3cret=4@host/db", "%40"),
+        (f"{URL}?=s3cret", "malformed"),
+        (f"{URL}?a%00s3cret=1", "malformed"),
+        (f"{URL}?sslmode=%00s3cret", "malformed"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_not_repeated(url: str, words: str):
@@ -102,6 +176,8 @@ def test_a_url_that_makes_no_sense_is_not_repeated(url: str, words: str):
         {"acquire_timeout": float("nan")},
         {"acquire_timeout": float("inf")},
         {"prepared_statements": "no"},
+        {"create": "false"},
+        {"create": None},
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any]):
@@ -154,8 +230,6 @@ def test_without_the_driver_it_says_which_extra_to_install():
 
 
 def test_the_synchronous_face_takes_the_same_arguments():
-    import inspect
-
     ours = inspect.signature(PostgresStore.__init__).parameters
     theirs = inspect.signature(sync.PostgresStore.__init__).parameters
     assert {name: one.default for name, one in ours.items()} == {

@@ -22,6 +22,7 @@ from littleghost import (
     ProtocolError,
     Reasoning,
     Session,
+    SessionLimits,
     SessionNotFoundError,
     SessionStore,
     Snapshot,
@@ -30,6 +31,7 @@ from littleghost import (
     ToolResult,
     ToolUse,
     UnsupportedError,
+    sync,
     transcript,
 )
 
@@ -1290,3 +1292,68 @@ async def test_the_readme_s_smallest_store_works():
 
 def increment_big(snapshot: Snapshot) -> tuple[list[Message], dict[str, Any]]:
     return [C], {"n": snapshot.state["n"] + 1}
+
+
+async def test_update_changes_metadata_too_when_it_is_given_a_third():
+    store = MemoryStore()
+    session = Session(id="a", store=store, metadata={"title": "old"})
+    await session.append([Message.user("x")], state={"v": 1})
+    await session.update(lambda seen: ([], seen.state, {**seen.metadata, "title": "new"}))
+    snapshot = await store.load("a")
+    assert (snapshot.metadata, snapshot.state, snapshot.count) == ({"title": "new"}, {"v": 1}, 1)
+    await session.update(lambda seen: ([], {"v": 2}))
+    assert (await store.load("a")).metadata == {"title": "new"}
+    for wrong in ([], ((),), ((), {}, {}, {})):
+        with pytest.raises(ConfigurationError, match="must return the messages to append"):
+            await session.update(lambda seen, wrong=wrong: wrong)
+
+
+async def test_update_says_how_often_others_were_first():
+    class Overtaken(MemoryStore):
+        async def append(self, id, **options):
+            raise ConflictError("second", expected=1, actual=2)
+
+    with pytest.raises(ConflictError, match="others were first 3 times") as caught:
+        await Session(id="a", store=Overtaken()).update(lambda seen: ([], {}), attempts=3)
+    assert (caught.value.expected, caught.value.actual) == (1, 2)
+
+
+async def test_the_end_of_a_session_is_read_without_the_rest():
+    class Counts(MemoryStore):
+        loads = 0
+
+        async def load(self, id, **options):
+            self.loads += 1
+            return await super().load(id, **options)
+
+    store = Counts()
+    for number in range(5):
+        await store.append(
+            "a",
+            messages=[Message.user(str(number))],
+            state={},
+            metadata={},
+            expected_count=number,
+            actor_id="u",
+        )
+    session = Session(id="a", store=store, actor_id="u")
+    page = await session.tail(limit=2)
+    assert [message.text for message in page.items] == ["3", "4"]
+    page = await session.tail(limit=2, before=page.cursor)
+    assert [message.text for message in page.items] == ["1", "2"]
+    assert store.loads == 0
+    assert sync.Session(id="a", store=store, actor_id="u").tail(limit=1).items[0].text == "4"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "5"])
+def test_limits_that_make_no_sense_are_refused_when_they_are_made(wrong):
+    for name in ("messages", "size"):
+        with pytest.raises(ConfigurationError, match=f"{name} of SessionLimits must be a positive integer"):
+            SessionLimits(**{name: wrong})
+    with pytest.raises(ConfigurationError, match="limits must be SessionLimits"):
+        MemoryStore(limits={"messages": 5})
+
+
+async def test_every_store_is_a_context_manager():
+    async with MemoryStore(limits=SessionLimits(messages=1)) as store:
+        assert store.limits.messages == 1

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from littleghost import ConfigurationError, __version__
-from littleghost.cli.options import ActorOption, StoreOption
+from littleghost.cli.options import ActorOption, Command, Group
 from littleghost.cli.sessions import sessions
 from littleghost.cli.terminal import INTERRUPTED, Terminal, reporting
 
@@ -34,6 +34,7 @@ EXAMPLES = """\
 
 app = typer.Typer(
     name="littleghost",
+    cls=Group,
     help="Agents whose conversations cannot be lost and whose tools cannot get out of bounds.",
     epilog=EXAMPLES,
     no_args_is_help=True,
@@ -76,7 +77,7 @@ def options(
     context.obj = debug
 
 
-@app.command("chat")
+@app.command("chat", cls=Command)
 def chat_command(
     context: typer.Context,
     *,
@@ -105,7 +106,15 @@ def chat_command(
             help="A server that speaks the OpenAI API.",
         ),
     ] = None,
-    store: StoreOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            envvar="LITTLEGHOST_STORE",
+            help="sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory:. A file of your own by default.",
+        ),
+    ] = None,
     session: Annotated[
         str | None,
         typer.Option("--session", "-s", metavar="ID", help="Go on with this session, or begin it."),
@@ -158,7 +167,7 @@ def chat_command(
         raise typer.Exit(status)
 
 
-@app.command("demo")
+@app.command("demo", cls=Command)
 def demo_command(
     context: typer.Context,
     *,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
+from typing import Any
 
 import typer
 
-from littleghost import ConfigurationError, ProtocolError, SessionStore
-from littleghost.cli.listing import unknown
-from littleghost.cli.progress import named
+from littleghost import ConfigurationError, ProtocolError, SessionNotFoundError, SessionStore
+from littleghost.cli.listing import NONE_OF_ACTOR, unknown
+from littleghost.cli.progress import failure, named, progress, sessions_of
 from littleghost.cli.quantities import amount
 from littleghost.cli.stores import closing, existing_store
-from littleghost.cli.terminal import Terminal, write_json
+from littleghost.cli.terminal import Terminal, printable, write_json
+from littleghost.sessions.walk import Gap, walk
 
-__all__ = ["delete_session", "fork_session"]
+__all__ = ["agreed", "delete_all", "delete_session", "fork_session", "somebody"]
 
 
 def fork_session(
@@ -26,17 +29,44 @@ def fork_session(
     actor: str | None,
     as_json: bool,
 ) -> None:
-    """Begin the session ``new_id`` with the first ``at`` messages of ``id``."""
+    """Begin the session ``new_id`` with the first ``at`` messages of ``id``.
 
-    async def fork() -> int:
-        async with closing(existing_store(store)) as opened:
-            return (await opened.fork(id, new_id, at=at, actor_id=actor)).count
+    Raises:
+        SessionNotFoundError: There is no session ``id``.
+    """
 
-    count = asyncio.run(fork())
+    async def fork(opened: SessionStore) -> int:
+        async with closing(opened):
+            try:
+                return (await opened.fork(id, new_id, at=at, actor_id=actor)).count
+            except SessionNotFoundError as error:
+                # The same is said of a store that a server does not have.
+                raise unknown(id, actor) if error.id is not None else error from error
+
+    count = asyncio.run(fork(existing_store(store)))
     if as_json:
         write_json({"id": new_id, "actor_id": actor, "messages": count})
     else:
         terminal.out.print(f"{named(new_id, actor)}: begun with {amount(count, 'message')}")
+
+
+def agreed(terminal: Terminal, question: str) -> None:
+    """Go on where the person at the terminal agrees, and otherwise leave with the exit status 1."""
+    if not typer.confirm(question, default=False, err=True):
+        terminal.remark("nothing was deleted")
+        raise typer.Exit(1)
+
+
+def somebody(terminal: Terminal, what: str) -> None:
+    """Make sure that there is somebody to ask whether to delete ``what``.
+
+    Raises:
+        ConfigurationError: There is not.
+    """
+    if not terminal.interactive:
+        raise ConfigurationError(
+            f"nobody can be asked whether to delete {what}; --yes deletes without asking"
+        )
 
 
 def delete_session(
@@ -49,13 +79,9 @@ def delete_session(
         SessionNotFoundError: There is no such session.
     """
     if not yes:
-        if not terminal.interactive:
-            raise ConfigurationError("nobody can be asked whether to delete it; --yes deletes without asking")
+        somebody(terminal, "it")
         what = asyncio.run(_described(existing_store(store), id, actor))
-        question = f"Delete {named(id, actor)}, {what}, for good?"
-        if not typer.confirm(question, default=False, err=True):
-            terminal.remark("nothing was deleted")
-            raise typer.Exit(1)
+        agreed(terminal, f"Delete {named(id, actor)}, {what}, for good?")
     if not asyncio.run(_delete(existing_store(store), id, actor)):
         raise unknown(id, actor)
     if as_json:
@@ -78,3 +104,68 @@ async def _described(store: SessionStore, id: str, actor: str | None) -> str:
 async def _delete(store: SessionStore, id: str, actor: str | None) -> bool:
     async with closing(store):
         return await store.delete(id, actor_id=actor)
+
+
+class _Deleted:
+    """What was done so far."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.failed: list[dict[str, Any]] = []
+
+
+def delete_all(terminal: Terminal, *, yes: bool, store: str | None, actor: str, as_json: bool) -> int:
+    """Delete every session of an actor, once a person has agreed or ``yes`` says so; return the exit status.
+
+    Raises:
+        ConfigurationError: There is nobody to ask.
+    """
+    if not yes:
+        somebody(terminal, "them")
+        number = asyncio.run(_number(existing_store(store), actor))
+        if number:
+            shown = printable(actor, lines=False)
+            agreed(terminal, f"Delete {amount(number, 'session')}, all of actor {shown}, for good?")
+    done = _Deleted()
+    try:
+        asyncio.run(_delete_all(terminal, existing_store(store), actor, done, as_json=as_json))
+    except KeyboardInterrupt:
+        terminal.err.print(
+            f"interrupted; {amount(done.sessions, 'session')} deleted, and running it again goes on",
+            style="dim",
+        )
+        raise
+    if not done.sessions and not done.failed:
+        terminal.err.print(NONE_OF_ACTOR, style="dim")
+    if as_json:
+        write_json({"actor_id": actor, "deleted": done.sessions, "failed": done.failed})
+    else:
+        terminal.out.print(f"{amount(done.sessions, 'session')} deleted")
+    return 1 if done.failed else 0
+
+
+async def _number(store: SessionStore, actor: str) -> int:
+    number = 0
+    async with closing(store):
+        if "statistics" in store.capabilities:
+            return (await store.statistics(actor_id=actor)).sessions
+        async with aclosing(walk(store, actor)) as listed:
+            async for _ in listed:
+                number += 1
+    return number
+
+
+async def _delete_all(
+    terminal: Terminal, store: SessionStore, actor: str, done: _Deleted, *, as_json: bool
+) -> None:
+    async with closing(store):
+        with progress(terminal, "deleting", await sessions_of(store, actor)) as advance:
+            async with aclosing(walk(store, actor)) as listed:
+                async for info in listed:
+                    if isinstance(info, Gap):
+                        done.failed.append({"id": None, "actor_id": actor, "problem": info.problem})
+                        if not as_json:
+                            failure(terminal, None, actor, info.problem)
+                        continue
+                    done.sessions += await store.delete(info.id, actor_id=actor)
+                    advance(1)

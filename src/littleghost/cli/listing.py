@@ -27,6 +27,7 @@ from littleghost.cli.terminal import Terminal, printable, write_json
 from littleghost.cli.transcripts import lines_of
 
 __all__ = [
+    "NONE_OF_ACTOR",
     "ListOptions",
     "chosen_actor",
     "list_sessions",
@@ -41,6 +42,7 @@ NONE_OF_NOBODY = (
     "no sessions that belong to nobody, and only those were looked for; where the application sets actor_id, "
     "name it: --actor ID, or --all-actors"
 )
+NONE_OF_ACTOR = "no sessions of this actor"
 
 
 class ListOptions(Struct, frozen=True, kw_only=True):
@@ -109,11 +111,11 @@ async def _list(
                 continue
             whose = "actor                 " if actor is ALL_ACTORS else ""
             if found == 1:
-                terminal.out.print(f"{'messages':>8}  {'updated':19}  {whose}id", style="dim")
+                terminal.out.print(f"{'messages':>8}  {'updated':25}  {whose}id", style="dim")
             if whose:
                 whose = f"{printable(info.actor_id or '', lines=False):20}  "
             terminal.out.print(
-                f"{info.count:>8}  {shown_moment(info.updated_at):19}  {whose}{printable(info.id, lines=False)}"
+                f"{info.count:>8}  {shown_moment(info.updated_at):25}  {whose}{printable(info.id, lines=False)}"
             )
     if not found:
         terminal.err.print(_none(actor, narrowed="since" in options or "until" in options), style="dim")
@@ -124,7 +126,7 @@ def _none(actor: str | AllActors | None, *, narrowed: bool) -> str:
         return "no sessions of that time"
     if actor is None:
         return NONE_OF_NOBODY
-    return "no sessions" if actor is ALL_ACTORS else "no sessions of this actor"
+    return "no sessions" if actor is ALL_ACTORS else NONE_OF_ACTOR
 
 
 async def _all(

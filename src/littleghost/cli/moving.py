@@ -10,16 +10,20 @@ from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 
 from littleghost import (
+    ALL_ACTORS,
     AllActors,
     ConfigurationError,
+    FormatError,
+    LittleGhostError,
     SessionStore,
-    StoreUnavailableError,
     Transferred,
     copy_sessions,
     export_sessions,
     import_sessions,
 )
+from littleghost.cli.changing import agreed, somebody
 from littleghost.cli.files import replacing
+from littleghost.cli.listing import NONE_OF_ACTOR
 from littleghost.cli.progress import Tally, progress, sessions_of
 from littleghost.cli.quantities import amount, shown_size
 from littleghost.cli.stores import closing, existing_store, store_at
@@ -30,6 +34,7 @@ from littleghost.sessions.transfer import Existing
 __all__ = ["copy_between", "export_to", "import_from"]
 
 STANDARD = "-"
+AGAIN = "run the same command again, and it goes on where it stopped"
 TOGETHER = 1 << 18
 """How many bytes of lines are written at once."""
 
@@ -59,6 +64,7 @@ def export_to(
                 put(raw)
 
         size = asyncio.run(_export(terminal, opened, actor, write, tally, hidden=hidden))
+    _note_none(terminal, tally, actor)
     if as_json:
         summary = {
             "exported": tally.counts["written"],
@@ -144,14 +150,40 @@ def copy_between(
     *,
     actor: str | AllActors | None,
     existing: Existing,
+    prune: bool,
+    yes: bool,
     as_json: bool,
 ) -> int:
-    """Copy sessions from one store to another; return the exit status."""
+    """Copy sessions from one store to another; return the exit status.
+
+    Raises:
+        ConfigurationError: Sessions are to be deleted, and there is nobody to ask.
+    """
     tally = Tally(terminal, as_json=as_json)
+    if prune and not yes:
+        somebody(terminal, "what the source does not have")
+        held = asyncio.run(_held(existing_store(source), actor)), asyncio.run(_held(store_at(destination), actor))
+        figures = "" if None in held else f" The source has {held[0]:,} in all, the destination {held[1]:,} now."
+        agreed(terminal, f"Delete from the destination, for good, the sessions that the source does not have?{figures}")
     stores = existing_store(source), store_at(destination)
     with _told(terminal, tally, as_json=as_json):
-        asyncio.run(_copy(terminal, *stores, actor, existing, tally))
+        asyncio.run(_copy(terminal, *stores, actor, existing, tally, prune=prune))
+    _note_none(terminal, tally, actor)
+    if prune and tally.failed:
+        terminal.err.print("nothing is deleted from the destination where a session failed", style="dim")
     return 1 if tally.failed else 0
+
+
+async def _held(store: SessionStore, actor: str | AllActors | None) -> int | None:
+    async with closing(store):
+        if "statistics" not in store.capabilities:
+            return None
+        return (await store.statistics(actor_id=actor)).sessions
+
+
+def _note_none(terminal: Terminal, tally: Tally, actor: str | AllActors | None) -> None:
+    if actor is not ALL_ACTORS and tally.empty:
+        terminal.err.print(NONE_OF_ACTOR, style="dim")
 
 
 async def _copy(
@@ -161,12 +193,16 @@ async def _copy(
     actor: str | AllActors | None,
     existing: Existing,
     tally: Tally,
+    *,
+    prune: bool,
 ) -> None:
     async with closing(source), closing(destination):
         total = await sessions_of(source, actor)
         with progress(terminal, "copying", total) as advance:
             await _count(
-                copy_sessions(source, destination, actor_id=actor, existing=existing), tally, advance
+                copy_sessions(source, destination, actor_id=actor, existing=existing, prune=prune),
+                tally,
+                advance,
             )
 
 
@@ -174,23 +210,34 @@ async def _count(outcomes: AsyncGenerator[Transferred], tally: Tally, advance: C
     async with aclosing(outcomes):
         async for done in outcomes:
             tally.add(done)
-            advance(1)
+            if done.outcome != "pruned":
+                advance(1)
 
 
 @contextmanager
 def _told(terminal: Terminal, tally: Tally, *, as_json: bool) -> Generator[None]:
-    """Say what was done, also where the block ends early, and that it can be run again."""
+    """Say what was done, also where the block ends early, and that it can be run again where that goes on."""
     try:
-        with _interrupted(terminal, "run the same command again, and it goes on where it stopped"):
+        with _interrupted(terminal, AGAIN):
             yield
-    except StoreUnavailableError:
-        terminal.err.print("run the same command again, and it goes on where it stopped", style="dim")
+    except LittleGhostError as error:
+        if tally.empty:  # so there is nothing to tell, and it did not stop but never began
+            raise
+        if not isinstance(error, FormatError | ConfigurationError):
+            terminal.err.print(AGAIN, style="dim")
+        _tell(terminal, tally, as_json=as_json)
         raise
-    finally:
-        if as_json:
-            write_json(tally.summary())
-        else:
-            terminal.out.print(str(tally))
+    except BaseException:
+        _tell(terminal, tally, as_json=as_json)
+        raise
+    _tell(terminal, tally, as_json=as_json)
+
+
+def _tell(terminal: Terminal, tally: Tally, *, as_json: bool) -> None:
+    if as_json:
+        write_json(tally.summary())
+    else:
+        terminal.out.print(str(tally))
 
 
 @contextmanager

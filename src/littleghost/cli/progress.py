@@ -11,8 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from littleghost import ALL_ACTORS, AllActors, SessionStore, Transferred
 from littleghost.cli.terminal import Terminal, printable
+from littleghost.sessions.transfer import TAKEN
 
-__all__ = ["Tally", "named", "progress", "sessions_of"]
+__all__ = ["Tally", "failure", "named", "progress", "sessions_of"]
+
+BY_OPTION = "another session has this key; --existing skip leaves that one alone, --existing replace replaces it"
 
 
 @contextmanager
@@ -61,7 +64,7 @@ class Tally:
     def __init__(self, terminal: Terminal, *, as_json: bool) -> None:
         self._terminal = terminal
         self._as_json = as_json
-        self.counts = {"written": 0, "same": 0, "replaced": 0, "skipped": 0}
+        self.counts = {"written": 0, "same": 0, "replaced": 0, "skipped": 0, "pruned": 0}
         self.messages = 0
         self.failed: list[dict[str, Any]] = []
 
@@ -71,25 +74,33 @@ class Tally:
             self.counts[done.outcome] += 1
             self.messages += done.count
             return
-        self.failed.append({"id": done.id, "actor_id": done.actor_id, "problem": done.problem})
+        problem = BY_OPTION if done.problem == TAKEN else done.problem or ""
+        self.failed.append({"id": done.id, "actor_id": done.actor_id, "problem": problem})
         if not self._as_json:
-            self._terminal.err.print(
-                f"failed: {named(done.id, done.actor_id)}: {printable(done.problem or '', lines=False)}",
-                style="red",
-            )
+            failure(self._terminal, done.id, done.actor_id, problem)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was no session yet."""
+        return not self.failed and not any(self.counts.values())
 
     def summary(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {**self.counts, "messages": self.messages, "failed": self.failed}
 
     def __str__(self) -> str:
-        words = {"written": "written", "same": "there already", "replaced": "replaced", "skipped": "skipped"}
+        words = {"same": "there already"}
         parts = [
-            f"{number} {words[name]}" for name, number in self.counts.items() if number or name == "written"
+            f"{number} {words.get(name, name)}" for name, number in self.counts.items() if number or name == "written"
         ]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
         return "sessions: " + ", ".join(parts)
+
+
+def failure(terminal: Terminal, id: str | None, actor: str | None, problem: str) -> None:
+    """Say what failed, in one line."""
+    terminal.err.print(f"failed: {named(id, actor)}: {printable(problem, lines=False)}", style="red")
 
 
 def named(id: str | None, actor: str | None) -> str:

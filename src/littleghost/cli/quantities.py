@@ -12,6 +12,8 @@ __all__ = ["amount", "duration", "moment", "shown_moment", "shown_size"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")
+# Eight digits are a date without dashes, and fewer no time that a session can have.
+_EPOCH = re.compile(r"\d{9,10}(?:\.\d*)?")
 
 
 def amount(number: int, noun: str) -> str:
@@ -33,27 +35,34 @@ def duration(text: str, option: str) -> float:
 
 
 def moment(text: str, option: str) -> float:
-    """Return the seconds since the epoch that ``text`` names: a date, a date and time of here, or how long ago, such as ``30d``.
+    """Return the seconds since the epoch that ``text`` names.
+
+    Args:
+        text: A date; a date and time, of here unless it has a zone; how long ago, such as ``30d``; or the seconds themselves.
+        option: Where it was typed.
 
     Raises:
         ConfigurationError: It names none.
     """
+    if _EPOCH.fullmatch(text.strip()):
+        return float(text)
     if _DURATION.fullmatch(text.strip()):
         return time.time() - duration(text, option)
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
         raise ConfigurationError(
-            f"{option} is a date such as 2026-01-31 or 2026-01-31T18:30, or how long ago, such as 12h or 30d, and not {text!r}"
+            f"{option} is a date such as 2026-01-31 or 2026-01-31T18:30+01:00, how long ago, such as 12h or 30d, or seconds since the "
+            f"epoch, as --json writes them, and not {text!r}"
         ) from None
 
 
 def shown_moment(seconds: float | None) -> str:
-    """Return a moment as the clock of here shows it."""
+    """Return a moment as the clock of here shows it, with its distance from UTC, as `moment` reads it."""
     if seconds is None:
         return ""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        return datetime.fromtimestamp(int(seconds)).astimezone().isoformat(" ")
     except (ValueError, OverflowError, OSError):  # no clock shows it
         return f"{seconds:.0f} s"
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from littleghost import ConfigurationError, SessionNotFoundError, SessionStore, SQLiteStore, open_store
 
 __all__ = ["closing", "default_path", "existing_store", "store_at"]
+
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
 
 def default_path() -> Path:
@@ -28,7 +32,7 @@ def default_path() -> Path:
 def store_at(url: str | None) -> SessionStore:
     """Return the store with the URL ``url``, or the user's own, in a folder that nobody else may read."""
     if url is not None:
-        return open_store(url)
+        return open_store(_checked(url))
     path = default_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,14 +47,25 @@ def existing_store(url: str | None) -> SessionStore:
     """Return the store, and do not make one only to look into it.
 
     Raises:
-        SessionNotFoundError: There is none.
+        SessionNotFoundError: There is none; that of a server says so when it is first used.
     """
-    store = SQLiteStore(default_path()) if url is None else open_store(url)
+    store = SQLiteStore(default_path()) if url is None else open_store(_checked(url), create=False)
     if isinstance(store, SQLiteStore) and not Path(store.path).exists():
-        raise SessionNotFoundError(
-            f"there is no store at {store.path}; a chat makes one, and --store URL names another"
-        )
+        what = "name another with --store" if url is None else "correct the path in its URL"
+        raise SessionNotFoundError(f"there is no store at {store.path}; {what}")
     return store
+
+
+def _checked(url: str) -> str:
+    """Return ``url`` unless it is a path.
+
+    Raises:
+        ConfigurationError: It is, and can be repeated, for a password is no part of it.
+    """
+    if (":" in url and not _DRIVE.match(url)) or set(url) & {"@", "?"} or not url:
+        return url
+    meant = f"sqlite:///{quote(url, safe='/:')}".replace("%5C", "/")
+    raise ConfigurationError(f"{url} is a path, and a store is named by a URL; did you mean {meant}?")
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from littleghost import data
 from littleghost.errors import (
+    ConfigurationError,
     ConflictError,
     CorruptSessionError,
     DataError,
@@ -42,6 +43,7 @@ __all__ = [
     "check_expected",
     "check_expiry",
     "check_limit",
+    "check_limits",
     "check_listing",
     "check_room",
     "lease_lost",
@@ -273,6 +275,17 @@ def check_expiry(expire_after: Any, limit: Any) -> None:
     seconds = _seconds(expire_after, "expire_after")
     if seconds is None or seconds <= 0:
         raise DataError.at("expire_after", "must be more than 0 seconds")
+
+
+def check_limits(limits: Any) -> SessionLimits:
+    """Return ``limits``.
+
+    Raises:
+        ConfigurationError: They are no `SessionLimits`.
+    """
+    if not isinstance(limits, SessionLimits):
+        raise ConfigurationError(f"limits must be SessionLimits(…), not {data.kind(limits)}")
+    return limits
 
 
 def check_room(limits: SessionLimits, *, messages: int, size: int, before: tuple[int, int]) -> None:

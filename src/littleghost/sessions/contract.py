@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, cast
 
 from msgspec import Struct, field
 
 from littleghost import telemetry, transcript
 from littleghost.content import Prepared
 from littleghost.errors import (
+    ConfigurationError,
     ConflictError,
     DataError,
     ProtocolError,
@@ -154,6 +155,7 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
         created_at: When it was first written, seconds since the epoch.
         updated_at: When it was last written, seconds since the epoch.
         size: How many bytes its messages, state and metadata have, as JSON.
+        metadata: Its metadata, where the store tells it in lists: a title can be shown without loading the session.
     """
 
     id: str
@@ -163,6 +165,7 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
     created_at: float | None = None
     updated_at: float | None = None
     size: int | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class SessionLimits(Struct, frozen=True, kw_only=True):
@@ -173,10 +176,24 @@ class SessionLimits(Struct, frozen=True, kw_only=True):
     Attributes:
         messages: How many messages.
         size: How many bytes, as `SessionInfo.size` counts them.
+
+    Raises:
+        ConfigurationError: One is no positive integer.
     """
 
     messages: int | None = None
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value: Any = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ConfigurationError(
+                    f"{name} of SessionLimits must be a positive integer or None, not {value!r}"
+                )
+
+
+NO_LIMITS: Final = SessionLimits()
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
@@ -230,11 +247,11 @@ class Page(Struct, Generic[Item], frozen=True, kw_only=True):
 
     Attributes:
         items: The part.
-        cursor: What to pass to get the next part; ``None`` at the end.
+        cursor: What to pass to get the next part, a string or, of `SessionStore.tail`, an integer; ``None`` at the end.
     """
 
     items: tuple[Item, ...]
-    cursor: str | int | None = None
+    cursor: Any = None
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -283,7 +300,7 @@ class SessionStore(ABC):
     granularity: Literal["call", "batch"] = "call"
     """How finely a run commits the results of tools: each as its tool ends, or those of one assistant message together."""
 
-    limits: SessionLimits = SessionLimits()
+    limits: SessionLimits = NO_LIMITS
     """How large a session may become; set it on the store."""
 
     @abstractmethod
@@ -459,9 +476,7 @@ class SessionStore(ABC):
                 await self._snapshot(info.id, info.actor_id)
             except ProtocolError as error:
                 damaged.append(Damage(id=info.id, actor_id=info.actor_id, problem=str(error)))
-        return Verified(
-            checked=len(page.items), damaged=tuple(damaged), cursor=cast("str | None", page.cursor)
-        )
+        return Verified(checked=len(page.items), damaged=tuple(damaged), cursor=page.cursor)
 
     async def restore(
         self,
@@ -473,17 +488,33 @@ class SessionStore(ABC):
         created_at: float | None = None,
         updated_at: float | None = None,
         actor_id: str | None = None,
+        expected_revision: str | None = None,
     ) -> Commit:
-        """Put a session back as it was elsewhere, where there is none. A store without ``restore`` forgets its times.
+        """Put a session back as it was elsewhere. A store without ``restore`` forgets its times.
+
+        Args:
+            id: The session's id.
+            messages: Its messages.
+            state: Its state.
+            metadata: Its metadata.
+            created_at: When it was first written, seconds since the epoch; now, or as stored, unless given.
+            updated_at: When it was last written; now unless given. A store may keep a later one that it has.
+            actor_id: Whose it is.
+            expected_revision: The revision of the session that it takes the place of; ``None``: there must be none.
 
         Raises:
-            ConflictError: There is a session ``id`` already.
+            ConflictError: There is another session ``id``.
             UnsupportedError: The store has no revisions, and so cannot make sure of that.
         """
         if "revisions" not in self.capabilities:
             raise self._cannot("restore")
         return await self.replace(
-            id, messages=messages, state=state, metadata=metadata, actor_id=actor_id, expected_revision=None
+            id,
+            messages=messages,
+            state=state,
+            metadata=metadata,
+            actor_id=actor_id,
+            expected_revision=expected_revision,
         )
 
     async def tail(
@@ -544,6 +575,12 @@ class SessionStore(ABC):
             return Snapshot(**given)
         except (TypeError, KeyError, DataError) as error:
             raise ProtocolError(f"{type(self).__name__}.load returned a malformed value: {error}") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the store. One that is never closed neither hangs the process nor warns."""

@@ -17,6 +17,7 @@ from littleghost.sessions.commits import (
     check_actor,
     check_expiry,
     check_limit,
+    check_limits,
     check_listing,
     check_room,
     lease_lost,
@@ -27,6 +28,7 @@ from littleghost.sessions.commits import (
 )
 from littleghost.sessions.contract import (
     ALL_ACTORS,
+    NO_LIMITS,
     AllActors,
     Commit,
     Lease,
@@ -76,6 +78,7 @@ class _Kept:
             created_at=self.created,
             updated_at=self.updated,
             size=self.size,
+            metadata=unpack_object(self.metadata, "metadata"),
         )
 
     def check_room(self, limits: SessionLimits, commit: Record) -> None:
@@ -101,8 +104,10 @@ class _Kept:
         self.state, self.metadata = commit.state, commit.metadata
         self.number += 1
         self.updated = time.time() if commit.updated_at is None else commit.updated_at
-        if self.number == 1:
-            self.created = self.updated if commit.created_at is None else commit.created_at
+        if commit.created_at is not None:
+            self.created = commit.created_at
+        elif self.number == 1:
+            self.created = self.updated
         answer = self.head
         if commit.commit_id is not None:
             self.commits[commit.commit_id] = (commit.digest(), answer)
@@ -114,6 +119,9 @@ class MemoryStore(RecordStore):
 
     Behaves like a store on disk, revisions, commit ids and copies included. Survives nothing: not the process, and not the
     store object. Safe to use from several threads and event loops.
+
+    Args:
+        limits: How large a session may become.
     """
 
     capabilities = frozenset(
@@ -137,7 +145,8 @@ class MemoryStore(RecordStore):
         }
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, limits: SessionLimits = NO_LIMITS) -> None:
+        self.limits = check_limits(limits)
         self._guard = threading.Lock()
         self._kept: dict[tuple[str | None, str], _Kept] = {}
         self._leases: dict[tuple[str | None, str], Lease] = {}

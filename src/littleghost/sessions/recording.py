@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from littleghost.errors import DataError
 from littleghost.message import Message
 from littleghost.sessions.commits import check_expected
 from littleghost.sessions.contract import ANY, Commit, Lease, Revision, SessionStore
@@ -81,7 +82,11 @@ class RecordStore(SessionStore):
         created_at: float | None = None,
         updated_at: float | None = None,
         actor_id: str | None = None,
+        expected_revision: str | None = None,
     ) -> Commit:
         key = check_key(id, actor_id)
+        check_expected(expected_revision)
+        if expected_revision is ANY:
+            raise DataError.at("expected_revision", "must be that of the session to replace, or None")
         commit = record("replace", messages, state, metadata, created_at=created_at, updated_at=updated_at)
-        return await self._write(key, commit, None, None, None)
+        return await self._write(key, commit, None, expected_revision, None)

@@ -25,15 +25,14 @@ from littleghost.errors import (
     UnsupportedError,
 )
 from littleghost.message import Message, message_from, pack_messages
-from littleghost.sessions.contract import COMMIT_ID, Commit, Lease, SessionStore, Snapshot
+from littleghost.sessions.contract import COMMIT_ID, Commit, Lease, Page, SessionStore, Snapshot
 
 __all__ = ["Session"]
 
 Answer = TypeVar("Answer")
 Messages = Iterable[Message | Mapping[str, Any]] | Message
-Update = Callable[
-    [Snapshot], "tuple[Messages, Mapping[str, Any]] | Awaitable[tuple[Messages, Mapping[str, Any]]]"
-]
+Changed = tuple[Messages, Mapping[str, Any]] | tuple[Messages, Mapping[str, Any], Mapping[str, Any]]
+Update = Callable[[Snapshot], Changed | Awaitable[Changed]]
 
 
 class _Unset(Enum):
@@ -186,6 +185,16 @@ class Session:
         """Return the stored metadata, or the constructor's for a new session."""
         return data.unpack((await self._read()).metadata)
 
+    async def tail(self, *, limit: int, before: int | None = None) -> Page[Message]:
+        """Return the last ``limit`` messages as they are stored, or those before the one with the index ``before``, oldest first.
+
+        Asks the store each time, and loads nothing else. The page's ``cursor`` is the ``before`` of the next older page.
+
+        Raises:
+            StoreError: It could not be read.
+        """
+        return await self._call("tail", self.operation_id, self.store.tail, limit=limit, before=before)
+
     async def reload(self) -> Snapshot | None:
         """Load again, whatever is known, and return what `load` does."""
         async with self._lock:
@@ -278,11 +287,12 @@ class Session:
         """Store the messages and the state of a `Run`, and keep the stored metadata."""
         return await self.checkpoint(result.messages, state=result.state)
 
-    async def update(self, change: Update, *, attempts: int = 10) -> Commit:
+    async def update(self, change: Update, *, attempts: int = 30) -> Commit:
         """Append what ``change`` says, and where another writer was first, load again and ask it anew.
 
         Args:
-            change: Gets the `Snapshot`, an empty one for a new session; returns the messages to append and the new state. May be async.
+            change: Gets the `Snapshot`, an empty one for a new session; returns the messages to append and the new state, and as a third
+                the new metadata where that changes too. May be async.
             attempts: How often it is asked at most because of writers elsewhere. Writes of this very session in the meantime do
                 not count; each of them is some progress.
 
@@ -300,9 +310,15 @@ class Session:
                 continue
             except LeaseLostError:
                 raise  # nothing that is read anew would change that
-            except ConflictError:
+            except ConflictError as error:
                 if attempt >= attempts:
-                    raise
+                    raise ConflictError(
+                        f"others were first {attempts} times; a session with so many writers may be better off as several, or "
+                        "give more attempts",
+                        expected=error.expected,
+                        actual=error.actual,
+                        commit_id=error.commit_id,
+                    ) from error
                 await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 8)))  # noqa: S311 (jitter, no secret)
                 await self.reload()
                 attempt += 1
@@ -311,16 +327,16 @@ class Session:
         known, seen = await self._read(), self._changes
         answer = change(self._snapshot(known))
         pair: Any = await answer if inspect.isawaitable(answer) else answer
-        if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) != 2:
+        if not isinstance(pair, tuple) or len(cast("tuple[Any, ...]", pair)) not in (2, 3):
             raise ConfigurationError(
-                "what update() calls must return a pair: the messages to append, and the state"
+                "what update() calls must return the messages to append, the state and, if it changes, the metadata"
             )
-        messages, state = cast("tuple[Messages, Mapping[str, Any]]", pair)
+        messages, state, *rest = cast("tuple[Any, ...]", pair)
 
         def draft(known: _Known) -> _Draft:
             if self._changes != seen:
                 raise _Stale
-            return self._draft("append", known, messages, state, UNSET, None)
+            return self._draft("append", known, messages, state, rest[0] if rest else UNSET, None)
 
         return await self._write(draft)
 

@@ -323,6 +323,23 @@ async def everybodys_sessions_are_listed_by_time(bench: Bench) -> None:
                     )
 
 
+@clause(CLAUSES, needs=("sessions",))
+async def metadata_in_a_list_are_those_of_the_session(bench: Bench) -> None:
+    """Where a list tells metadata, they are those that the session has now, and the caller's own."""
+    async with bench.open() as store:
+        id, actor = bench.id(), bench.id("actor")
+        await store.append(id, user("a"), count=0, metadata={"title": "first\0é"}, actor=actor)
+        told = (await store.info(id, actor)).metadata
+        if told is None:
+            return
+        same("metadata", {"title": "first\0é"}, told)
+        told["title"] = "mine"
+        await store.append(id, count=1, metadata={"title": "second"}, actor=actor)
+        same("metadata after a commit", {"title": "second"}, (await store.info(id, actor)).metadata)
+        await store.append(id, count=1, actor=actor)
+        same("metadata that were taken away", {}, (await store.info(id, actor)).metadata)
+
+
 # Figures
 
 

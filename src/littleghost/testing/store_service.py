@@ -275,6 +275,40 @@ async def nothing_is_restored_over_a_session(bench: Bench) -> None:
             )
 
 
+@clause(CLAUSES, needs=("restore", "revisions", "sessions"))
+async def a_session_is_restored_over_the_revision_that_is_named(bench: Bench) -> None:
+    """With a revision, restoring takes the place of exactly that one, times included; with another it is a ConflictError."""
+    async with bench.open() as store:
+        id, actor = bench.id(), bench.id("actor")
+        old = await store.append(id, *map(user, "ab"), count=0, state={"v": 1}, actor=actor)
+        info = await store.info(id, actor)
+        times = {"created_at": 1e9, "updated_at": info.updated_at}
+        new = await store.restore(
+            id,
+            user("c"),
+            state={"v": 2},
+            metadata={"m": 1},
+            actor=actor,
+            expected_revision=old.revision,
+            **times,
+        )
+        snapshot, info = await store.get(id, actor), await store.info(id, actor)
+        same(
+            "session",
+            (["c"], {"v": 2}, {"m": 1}, new.revision),
+            (await store.texts(id, actor), snapshot.state, snapshot.metadata, snapshot.revision),
+        )
+        same("times", tuple(times.values()), (info.created_at, info.updated_at))
+        for stale in (old.revision, "never"):
+            await refused(
+                store.restore(id, user("x"), actor=actor, expected_revision=stale), "a stale restore"
+            )
+        await refused(
+            store.restore(bench.id(), user("x"), expected_revision=new.revision), "restoring over nothing"
+        )
+        same("session", snapshot, await store.get(id, actor))
+
+
 # Expiring
 
 

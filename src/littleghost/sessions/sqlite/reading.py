@@ -130,7 +130,7 @@ def _span(asked: Listing) -> tuple[float, float]:
 
 
 def _info(row: tuple[Any, ...]) -> SessionInfo:
-    scope, id = row[13:]
+    scope, id, metadata = row[13:]
     head = rows.head((scope, id), row)
     return SessionInfo(
         id=id,
@@ -140,6 +140,7 @@ def _info(row: tuple[Any, ...]) -> SessionInfo:
         created_at=head.created_at,
         updated_at=head.updated_at,
         size=head.size + row[12],
+        metadata=unpack_object(metadata, "metadata"),
     )
 
 

@@ -201,23 +201,23 @@ DELETE_NAME: Final = "DELETE FROM names WHERE hash = ?"
 
 FIRST_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
-        length(state) + length(metadata), scope, id
+        length(state) + length(metadata), scope, id, metadata
     FROM sessions WHERE scope = ? AND updated_at >= ? AND updated_at < ? ORDER BY id LIMIT ?
 """
 NEXT_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
-        length(state) + length(metadata), scope, id
+        length(state) + length(metadata), scope, id, metadata
     FROM sessions WHERE scope = ? AND id > ? AND updated_at >= ? AND updated_at < ? ORDER BY id LIMIT ?
 """
 NEXT_OF_ALL: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
-        length(state) + length(metadata), scope, id
+        length(state) + length(metadata), scope, id, metadata
     FROM sessions INDEXED BY sqlite_autoindex_sessions_1
     WHERE (scope, id) > (?, ?) AND updated_at >= ? AND updated_at < ? ORDER BY scope, id LIMIT ?
 """
 RECENT_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
-        length(state) + length(metadata), scope, id
+        length(state) + length(metadata), scope, id, metadata
     FROM sessions INDEXED BY sessions_by_scope
     WHERE scope = ?1 AND hour BETWEEN ?2 AND ?3 AND updated_at >= ?4 AND updated_at < ?5
         AND (updated_at < ?6 OR updated_at = ?6 AND id > ?7)
@@ -225,7 +225,7 @@ RECENT_SESSIONS: Final = """
 """
 RECENT_OF_ALL: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
-        length(state) + length(metadata), scope, id
+        length(state) + length(metadata), scope, id, metadata
     FROM sessions INDEXED BY sessions_by_hour
     WHERE hour BETWEEN ?1 AND ?2 AND updated_at >= ?3 AND updated_at < ?4
         AND (updated_at < ?5 OR updated_at = ?5 AND (scope, id) > (?6, ?7))

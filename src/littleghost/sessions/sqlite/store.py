@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from littleghost.errors import ConfigurationError, CorruptSessionError
 from littleghost.message import Message
@@ -19,6 +19,7 @@ from littleghost.sessions.commits import (
     check_actor,
     check_expiry,
     check_limit,
+    check_limits,
     check_listing,
     lease_lost,
     scope_of,
@@ -26,6 +27,7 @@ from littleghost.sessions.commits import (
 )
 from littleghost.sessions.contract import (
     ALL_ACTORS,
+    NO_LIMITS,
     AllActors,
     Commit,
     Damage,
@@ -110,7 +112,7 @@ class SQLiteStore(RecordStore):
         path: str | os.PathLike[str],
         *,
         durability: Durability = "full",
-        limits: SessionLimits = SessionLimits(),  # noqa: B008 (it is frozen)
+        limits: SessionLimits = NO_LIMITS,
     ) -> None:
         name = os.fspath(path)
         if name == ":memory:":
@@ -129,7 +131,7 @@ class SQLiteStore(RecordStore):
         self._writer = Worker(self._file, writes=True, outlives=self._reader)
         self._abandoned: Job | None = None
         self._leases: dict[Name, _Held] = {}
-        self.limits = limits
+        self.limits = check_limits(limits)
         # The threads know the workers and not the store, so a store that nobody has any more ends them.
         for worker in (self._writer, self._reader):
             weakref.finalize(self, worker.stop).atexit = False
@@ -141,12 +143,6 @@ class SQLiteStore(RecordStore):
 
     def __repr__(self) -> str:
         return f"SQLiteStore({self._file.path!r}, durability={self._file.durability!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the store after what it was asked to do. Closing it again does nothing; using it again is a `StoreError`."""

@@ -98,7 +98,8 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         db.execute(sql.DROP_COMMITS, before)
         root = head.number + 1
     number, now = head.number + len(parts), max(now, head.updated_at)
-    new = Head(head.key, head.epoch, number, root, count, head.created_at, now, size)
+    created = head.created_at if record.created_at is None else _moment(record.created_at)
+    new = Head(head.key, head.epoch, number, root, count, created, now, size)
     place = rowid(head.key, number)
     values = (*new.columns(name), *_written_with(place, head.epoch, record))
     db.execute(sql.UPDATE_SESSION, (*values, head.key))
