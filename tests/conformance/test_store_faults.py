@@ -732,8 +732,13 @@ FAULTS: dict[type[SessionStore], set[str]] = {
     ForksParts: {"a-fork-of-a-large-commit-ends-anywhere", "a-fork-parts-no-call-of-a-large-commit"},
     LooksForCallsInOnePart: {"a-fork-parts-no-call-of-a-large-commit"},
     HasAnotherClock: {"a-list-tells-when-sessions-were-written", "what-is-restored-keeps-its-times"},
-    IsMadeWithEachWrite: {"a-list-tells-when-sessions-were-written", "what-is-restored-keeps-its-times"},
+    IsMadeWithEachWrite: {
+        "a-session-is-restored-over-the-revision-that-is-named",
+        "a-list-tells-when-sessions-were-written",
+        "what-is-restored-keeps-its-times",
+    },
     TakesReadingForWriting: {
+        "a-session-is-restored-over-the-revision-that-is-named",
         "a-list-tells-when-sessions-were-written",
         "the-oldest-expire-first-and-no-more-than-are-asked-for",
     },
@@ -778,6 +783,7 @@ FAULTS: dict[type[SessionStore], set[str]] = {
     LooksForRoomFirst: {"a-repeated-commit-is-not-too-large"},
     LimitsAll: {"limits-are-those-of-one-store"},
     ForgetsTimes: {
+        "a-session-is-restored-over-the-revision-that-is-named",
         "what-is-restored-keeps-its-times",
         "sessions-of-one-moment-are-listed-once",
         "everybodys-sessions-are-listed-by-time",

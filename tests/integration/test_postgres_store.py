@@ -155,6 +155,12 @@ def commits_of(store: PostgresStore) -> dict[str, Any]:
             lambda: store.restore("new5", messages=[], state={}, metadata={}, created_at=1, updated_at=2),
             1,
         ),
+        "restore over another one": (
+            lambda: store.restore(
+                "j", messages=[], state={}, metadata={}, updated_at=2, expected_revision=store.known["j"]
+            ),
+            1,
+        ),
         "load": (lambda: store.load("a"), 1),
         "load of nothing": (lambda: store.load("nothing"), 1),
         "tail": (lambda: store.tail("a", limit=2), 1),
@@ -411,6 +417,61 @@ async def test_the_clock_is_the_servers(
     assert before <= info.created_at == info.updated_at <= before + 60
 
 
+async def test_a_session_restored_over_another_one_keeps_its_times(store: PostgresStore):
+    async def times() -> tuple[float, float]:
+        (info,) = (await store.sessions(order="updated")).items
+        assert (await store.verify()).damaged == ()
+        return info.created_at, info.updated_at
+
+    async def restore(commit: Any, **given: float) -> Any:
+        options = {"messages": [Message.user("x")] * 300, "state": {}, "metadata": {}}
+        return await store.restore("a", **options, **given, expected_revision=commit.revision)
+
+    commit = first = await append(store, "a", 0, "x")
+    made, _ = await times()
+    commit = await restore(commit, updated_at=7_300.5)
+    assert await times() == (made, 7_300.5)
+    commit = await restore(commit, created_at=10.25, updated_at=20.0)
+    assert await times() == (10.25, 20.0)
+    commit = await restore(commit)
+    created, updated = await times()
+    assert created == 10.25
+    assert updated >= made
+    for revision in (first, await append(store, "b", 0)):
+        with pytest.raises(ConflictError):
+            await restore(revision, updated_at=1.0)
+    await store.delete("b")
+    # Written again, it was written now.
+    commit = await restore(commit, updated_at=1.0)
+    await replace(store, "a", "x", expected_revision=commit.revision)
+    assert (await times())[1] >= made
+    assert (await store.load("a")).count == 1
+
+
+async def test_lists_tell_metadata_and_name_the_session_whose_cannot_be_read(
+    store: PostgresStore, control: asyncpg.Connection
+):
+    for id in ("a", "b", "c"):
+        await store.append(
+            id, messages=[], state={}, metadata={"title": id * 600_000}, expected_count=0, actor_id="me"
+        )
+    for order in ("id", "updated"):
+        for actor in ("me", ALL_ACTORS):
+            page = await store.sessions(actor_id=actor, order=order, limit=2)
+            page2 = await store.sessions(actor_id=actor, order=order, limit=2, cursor=page.cursor)
+            for item in (*page.items, *page2.items):
+                assert item.metadata == {"title": item.id * 600_000}
+    for wrong in ("{", "[]", "\\xff"):
+        await control.execute(f"UPDATE littleghost_sessions SET metadata = '{wrong}' WHERE id = 'b'")
+        with pytest.raises(CorruptSessionError, match="session 'b'.*metadata") as caught:
+            await store.sessions(actor_id="me", limit=2)
+        assert caught.value.id == "b"
+        # A page is only about what is on it.
+        page = await store.sessions(actor_id="me", limit=1)
+        assert [item.id for item in page.items] == ["a"]
+        assert page.cursor is not None
+
+
 async def test_sizes_and_limits_are_counted_in_the_statement_that_writes(store: PostgresStore):
     store.limits = SessionLimits(messages=3, size=2_000)
     await append(store, "a", 0, "1", "2")
@@ -538,6 +599,10 @@ async def test_messages_without_a_session_are_found_and_the_others_verified(
 # As MemoryStore does
 
 
+TIMES = (0.0, -5.5, 1e300, 2e9)
+"""What restored sessions are given."""
+
+
 class Twin:
     """A store, and the revisions it has told, so that two stores can be asked the same."""
 
@@ -601,12 +666,20 @@ class Twin:
         page = await self.store.tail(id, limit=limit, before=before, actor_id=actor_id)
         return page.items, page.cursor
 
-    async def restore(self, id, actor_id, texts, at):
-        messages = [Message.user(text) for text in texts]
+    async def restore(self, id, actor_id, texts, at, since, revision):
+        key = (actor_id, id)
+        told = self.told.get(key) or ["x"]
         commit = await self.store.restore(
-            id, messages=messages, state={}, metadata={}, actor_id=actor_id, created_at=at, updated_at=at + 1
+            id,
+            messages=[Message.user(text) for text in texts],
+            state={},
+            metadata={"at": at},
+            actor_id=actor_id,
+            created_at=since,
+            updated_at=at,
+            expected_revision={"none": None, "last": told[-1], "first": told[0]}[revision],
         )
-        return commit.count
+        return commit.count, self.name(key, commit.revision)
 
     async def look(self):
         found = []
@@ -619,6 +692,8 @@ class Twin:
                 found.append(
                     (item.id, item.actor_id, item.count, item.size, snapshot.state, snapshot.messages)
                 )
+                found.append((item.metadata, snapshot.metadata))
+                found += [time if time in TIMES else "now" for time in (item.created_at, item.updated_at)]
                 found.append(self.name((item.actor_id, item.id), item.revision))
         found.append((await self.store.verify()).damaged)
         return found
@@ -643,7 +718,7 @@ def step(choose: random.Random) -> dict[str, Any]:
             "state": choose.randint(0, 2),
             "limits": choose.choice(
                 [SessionLimits()] * 4
-                + [SessionLimits(messages=4), SessionLimits(size=200), SessionLimits(messages=0, size=0)]
+                + [SessionLimits(messages=4), SessionLimits(size=200), SessionLimits(messages=1, size=1)]
             ),
         }
     if kind == "fork":
@@ -669,7 +744,9 @@ def step(choose: random.Random) -> dict[str, Any]:
             "id": id,
             "actor_id": actor,
             "texts": texts,
-            "at": choose.choice([0.0, -5.5, 1e300, 2e9]),
+            "at": choose.choice([None, *TIMES]),
+            "since": choose.choice([None, *TIMES]),
+            "revision": choose.choice(["none", "last", "last", "first"]),
         }
     return {"do": kind} if kind == "look" else {"do": kind, "id": id, "actor_id": actor}
 

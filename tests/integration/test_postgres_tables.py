@@ -231,7 +231,9 @@ async def test_who_makes_no_tables_finds_none_and_leaves_none(
         assert (await store.load("b")).count == 1
         await append(store, "a", 0, "x")
         assert (await store.verify()).damaged == ()
-    async with PostgresStore(postgres_server.url, schema=schema, table_prefix="other_", create=False) as store:
+    async with PostgresStore(
+        postgres_server.url, schema=schema, table_prefix="other_", create=False
+    ) as store:
         with pytest.raises(StoreUnavailableError, match="with prefix 'other_'"):
             await store.load("a")
 

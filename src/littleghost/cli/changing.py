@@ -40,8 +40,8 @@ def fork_session(
             try:
                 return (await opened.fork(id, new_id, at=at, actor_id=actor)).count
             except SessionNotFoundError as error:
-                # The same is said of a store that a server does not have.
-                raise unknown(id, actor) if error.id is not None else error from error
+                # One without an id is of a store that is not there.
+                raise unknown(id, actor) if getattr(error, "id", None) is not None else error
 
     count = asyncio.run(fork(existing_store(store)))
     if as_json:

@@ -13,9 +13,9 @@ from littleghost import (
     ALL_ACTORS,
     AllActors,
     ConfigurationError,
-    FormatError,
     LittleGhostError,
     SessionStore,
+    StoreUnavailableError,
     Transferred,
     copy_sessions,
     export_sessions,
@@ -221,9 +221,9 @@ def _told(terminal: Terminal, tally: Tally, *, as_json: bool) -> Generator[None]
         with _interrupted(terminal, AGAIN):
             yield
     except LittleGhostError as error:
-        if tally.empty:  # so there is nothing to tell, and it did not stop but never began
+        if tally.empty:  # it did not stop but never began, and there is nothing to tell
             raise
-        if not isinstance(error, FormatError | ConfigurationError):
+        if isinstance(error, StoreUnavailableError):
             terminal.err.print(AGAIN, style="dim")
         _tell(terminal, tally, as_json=as_json)
         raise

@@ -32,7 +32,7 @@ from littleghost.sessions.exchange import ExportReader, ExportWriter, Flaw, Whol
 from littleghost.sessions.records import PART
 from littleghost.sessions.walk import Gap, walk
 
-__all__ = ["Existing", "Transferred", "copy_sessions", "export_sessions", "import_sessions", "need"]
+__all__ = ["TAKEN", "Existing", "Transferred", "copy_sessions", "export_sessions", "import_sessions", "need"]
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -40,7 +40,10 @@ Answer = TypeVar("Answer")
 Existing = Literal["fail", "skip", "replace"]
 """What becomes of a session whose place is taken by another one."""
 
-Outcome = Literal["written", "same", "replaced", "skipped", "failed"]
+Outcome = Literal["written", "same", "replaced", "skipped", "pruned", "failed"]
+
+TAKEN: Final = "another session has this key; existing='skip' leaves that one alone, existing='replace' replaces it"
+"""The problem of a session whose place is taken."""
 
 ATTEMPTS: Final = 5
 """How often a session is tried whose place in the destination changes under way."""
@@ -53,8 +56,9 @@ class Transferred(Struct, frozen=True, kw_only=True):
         id: Its id; ``None`` where that is lost.
         actor_id: Whose it is.
         outcome: ``written``; ``same`` where it was there already; ``replaced`` where it took the place of another one; ``skipped`` where
-            it was to leave that one alone; ``failed``, with nothing written, for the reason in ``problem``.
-        count: How many messages it has; ``0`` where it failed.
+            it was to leave that one alone; ``pruned`` where it was deleted from the destination; ``failed``, with nothing written or
+            deleted, for the reason in ``problem``.
+        count: How many messages it has; ``0`` where it failed or was pruned.
         problem: What went wrong, and what to do.
     """
 
@@ -132,7 +136,7 @@ def import_sessions(
         lines: The file, in pieces of any size, such as an open file in binary mode, or what `export_sessions` yields. Memory is
             taken for one session at a time.
         existing: What to do where another session has the key of one in the file: ``fail``, which is an outcome and no exception;
-            ``skip``, and leave it alone; or ``replace`` it in one commit, which counts as written now, and not when the file says.
+            ``skip``, and leave it alone; or ``replace`` it in one commit, with the times of the file where the store has ``restore``.
         max_size: How many bytes of the file a session may take.
 
     Raises:
@@ -171,6 +175,7 @@ def copy_sessions(
     *,
     actor_id: str | AllActors | None = ALL_ACTORS,
     existing: Existing = "fail",
+    prune: bool = False,
     concurrency: int = 4,
 ) -> AsyncGenerator[Transferred]:
     """Copy sessions from one store to another, with their times, and yield what became of each, in the order of the source's list.
@@ -184,18 +189,24 @@ def copy_sessions(
         destination: Where to put them.
         actor_id: Whose; everybody's unless given.
         existing: What to do where another session has the key: ``fail``, which is an outcome and no exception; ``skip``, and
-            leave it alone; or ``replace`` it in one commit, which counts as written now.
+            leave it alone; or ``replace`` it in one commit, with the times of the source where the destination has ``restore``.
+        prune: Afterwards delete from the destination what the source does not have, of the actors that were copied; each is looked for in
+            the source once more before. Where the outcome of any session is ``failed``, nothing is deleted. Only towards a store that
+            holds nothing but this copy.
         concurrency: How many sessions are under way at a time, each of them whole in memory.
 
     Raises:
-        UnsupportedError: The source cannot list its sessions, or the destination has neither ``restore`` nor ``revisions``.
+        UnsupportedError: The source cannot list its sessions, or the destination has neither ``restore`` nor ``revisions``; or it cannot
+            list or delete what is to be pruned.
         StoreUnavailableError: One of the two cannot be reached.
     """
     need(source, "copy_sessions", *_listing(actor_id))
     _check_destination(destination, "copy_sessions", existing)
+    if prune:
+        need(destination, "copy_sessions with prune", "delete", *_listing(actor_id))
     if concurrency < 1:
         raise ConfigurationError("concurrency must be at least 1")
-    return _copy(source, destination, actor_id, existing, concurrency)
+    return _copy(source, destination, actor_id, existing, concurrency, prune=prune)
 
 
 async def _copy(
@@ -204,10 +215,17 @@ async def _copy(
     actor_id: str | AllActors | None,
     existing: Existing,
     concurrency: int,
+    *,
+    prune: bool,
 ) -> AsyncGenerator[Transferred]:
+    seen: set[bytes] = set()
+    whole_walk = True
+
     async def one(info: SessionInfo | Gap) -> Transferred | None:
         if isinstance(info, Gap):
             return _failed(None, info.problem)
+        if prune:
+            seen.add(_digest(info))
         try:
             whole = await _read(source, info)
         except ProtocolError as error:
@@ -220,7 +238,34 @@ async def _copy(
     ):
         async for outcome in done:
             if outcome is not None:
+                whole_walk = whole_walk and outcome.outcome != "failed"
                 yield outcome
+    if prune and whole_walk:
+        async with aclosing(_prune(source, destination, actor_id, seen)) as pruned:
+            async for outcome in pruned:
+                yield outcome
+
+
+async def _prune(
+    source: SessionStore, destination: SessionStore, actor_id: str | AllActors | None, seen: set[bytes]
+) -> AsyncGenerator[Transferred]:
+    """Delete from the destination what is neither in ``seen`` nor in the source."""
+    async with aclosing(walk(destination, actor_id)) as listed:
+        async for info in listed:
+            if isinstance(info, Gap):
+                yield _failed(None, f"in the destination: {info.problem}")
+                continue
+            if _digest(info) in seen:
+                continue
+            try:
+                # Begun, or begun anew, since the list of the source was beyond its place.
+                if await _snapshot(source, info.id, info.actor_id) is not None:
+                    continue
+            except ProtocolError as error:
+                yield _failed(info, f"cannot be read: {error}")
+                continue
+            if await destination.delete(info.id, actor_id=info.actor_id):
+                yield Transferred(id=info.id, actor_id=info.actor_id, outcome="pruned")
 
 
 def need(store: SessionStore, operation: str, *capabilities: str) -> None:
@@ -282,9 +327,9 @@ async def _put(store: SessionStore, whole: WholeSession, existing: Existing, *, 
             if found is not None and existing == "skip":
                 return _done(whole, "skipped")
             if found is not None and existing == "fail":
-                return _failed(whole, "another session has this key; skip it or replace it")
+                return _failed(whole, TAKEN)
             try:
-                commit = await (_restore(store, whole) if found is None else _replace(store, whole, found))
+                commit = await _write(store, whole, found)
             except ConflictError:
                 continue  # somebody else was first: look again
             if check:
@@ -297,26 +342,19 @@ async def _put(store: SessionStore, whole: WholeSession, existing: Existing, *, 
     return _failed(whole, "others write to it all the while; try again when they are done")
 
 
-async def _restore(store: SessionStore, whole: WholeSession) -> Commit:
+async def _write(store: SessionStore, whole: WholeSession, found: Snapshot | None) -> Commit:
+    """Write a session where there is none, or in the place of ``found`` as long as that is as it was."""
+    content: dict[str, Any] = {
+        "messages": whole.messages,
+        "state": whole.state,
+        "metadata": whole.metadata,
+        "actor_id": whole.actor_id,
+        "expected_revision": None if found is None else found.revision,
+    }
+    if found is not None and "restore" not in store.capabilities:
+        return await store.replace(whole.id, **content)
     return await store.restore(
-        whole.id,
-        messages=whole.messages,
-        state=whole.state,
-        metadata=whole.metadata,
-        created_at=whole.created_at,
-        updated_at=whole.updated_at,
-        actor_id=whole.actor_id,
-    )
-
-
-async def _replace(store: SessionStore, whole: WholeSession, found: Snapshot) -> Commit:
-    return await store.replace(
-        whole.id,
-        messages=whole.messages,
-        state=whole.state,
-        metadata=whole.metadata,
-        actor_id=whole.actor_id,
-        expected_revision=found.revision,
+        whole.id, created_at=whole.created_at, updated_at=whole.updated_at, **content
     )
 
 
@@ -368,11 +406,16 @@ def _failed(what: WholeSession | SessionInfo | Flaw | None, problem: str) -> Tra
 
 def _again(whole: WholeSession, seen: set[bytes]) -> bool:
     """Whether the key is one of ``seen``, and let it be one of them from now on."""
-    key = blake2b(data.pack([whole.actor_id, whole.id]), digest_size=16).digest()
+    key = _digest(whole)
     if key in seen:
         return True
     seen.add(key)
     return False
+
+
+def _digest(what: WholeSession | SessionInfo) -> bytes:
+    """Return what stands for the key of a session in 16 bytes, for there may be millions."""
+    return blake2b(data.pack([what.actor_id, what.id]), digest_size=16).digest()
 
 
 def _nobody(_: Transferred) -> None:
