@@ -93,3 +93,21 @@ def test_the_rule_itself(monkeypatch: pytest.MonkeyPatch):
     assert undocumented(Documented, "D") == ["D.untold"]
     assert undocumented(Overriding, "O") == ["O", "O.untold"]
     assert undocumented(Documented.untold, "untold") == ["untold"]
+
+
+KINDS = {"AllActors", "Block", "Event", "ModelEvent"}
+"""Names for annotations only; the page tells them where they are used."""
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = {line.removeprefix("::: ") for line in page.splitlines() if line.startswith("::: ")}
+    homes = importlib.import_module("littleghost")._HOMES
+    missing = [
+        name
+        for home, names in homes.items()
+        if f"littleghost.{home}" not in listed
+        for name in names
+        if name not in KINDS and not any(one.endswith(f".{name}") for one in listed)
+    ]
+    assert missing == []

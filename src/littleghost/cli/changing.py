@@ -16,7 +16,7 @@ from littleghost.cli.stores import closing, existing_store
 from littleghost.cli.terminal import Terminal, printable, write_json
 from littleghost.sessions.walk import Gap, walk
 
-__all__ = ["agreed", "delete_all", "delete_session", "fork_session", "somebody"]
+__all__ = ["agreed", "delete_all", "delete_session", "fork_session", "somebody", "which"]
 
 
 def fork_session(
@@ -41,7 +41,9 @@ def fork_session(
                 return (await opened.fork(id, new_id, at=at, actor_id=actor)).count
             except SessionNotFoundError as error:
                 # One without an id is of a store that is not there.
-                raise unknown(id, actor) if getattr(error, "id", None) is not None else error
+                if getattr(error, "id", None) is None:
+                    raise
+                raise unknown(id, actor) from error
 
     count = asyncio.run(fork(existing_store(store)))
     if as_json:
@@ -66,6 +68,20 @@ def somebody(terminal: Terminal, what: str) -> None:
     if not terminal.interactive:
         raise ConfigurationError(
             f"nobody can be asked whether to delete {what}; --yes deletes without asking"
+        )
+
+
+def which(id: str | None, actor: str | None, *, all_of_it: bool) -> None:
+    """Make sure that what to delete was named, and once.
+
+    Raises:
+        ConfigurationError: It was not.
+    """
+    if all_of_it and actor is None:
+        raise ConfigurationError("--all means every session of one actor; name it with --actor ID")
+    if all_of_it == (id is not None):
+        raise ConfigurationError(
+            "name either the ID of one session, or --actor ID and --all for every one of an actor"
         )
 
 

@@ -162,9 +162,15 @@ def copy_between(
     tally = Tally(terminal, as_json=as_json)
     if prune and not yes:
         somebody(terminal, "what the source does not have")
-        held = asyncio.run(_held(existing_store(source), actor)), asyncio.run(_held(store_at(destination), actor))
-        figures = "" if None in held else f" The source has {held[0]:,} in all, the destination {held[1]:,} now."
-        agreed(terminal, f"Delete from the destination, for good, the sessions that the source does not have?{figures}")
+        held = (
+            asyncio.run(_held(existing_store(source), actor)),
+            asyncio.run(_held(store_at(destination), actor)),
+        )
+        figures = "" if None in held else f" It has {held[1]:,} sessions now, the source {held[0]:,}."
+        agreed(
+            terminal,
+            f"What the source does not have will be deleted from the destination, for good.{figures} Go on?",
+        )
     stores = existing_store(source), store_at(destination)
     with _told(terminal, tally, as_json=as_json):
         asyncio.run(_copy(terminal, *stores, actor, existing, tally, prune=prune))

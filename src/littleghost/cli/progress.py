@@ -15,7 +15,9 @@ from littleghost.sessions.transfer import TAKEN
 
 __all__ = ["Tally", "failure", "named", "progress", "sessions_of"]
 
-BY_OPTION = "another session has this key; --existing skip leaves that one alone, --existing replace replaces it"
+BY_OPTION = (
+    "another session has this key; --existing skip leaves that one alone, --existing replace replaces it"
+)
 
 
 @contextmanager
@@ -91,7 +93,9 @@ class Tally:
     def __str__(self) -> str:
         words = {"same": "there already"}
         parts = [
-            f"{number} {words.get(name, name)}" for name, number in self.counts.items() if number or name == "written"
+            f"{number} {words.get(name, name)}"
+            for name, number in self.counts.items()
+            if number or name == "written"
         ]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")

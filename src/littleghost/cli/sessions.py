@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from littleghost.cli.options import ActorOption, JsonOption, StoreOption
+from littleghost.cli.options import ActorOption, Command, Group, JsonOption, StoreOption, YesOption
 from littleghost.cli.terminal import Terminal, reporting
 
 __all__ = ["sessions"]
 
 sessions = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Look into a store, look after it, and move what it holds.",
@@ -58,6 +59,7 @@ def _run(context: typer.Context, work: Callable[[Terminal], int | None]) -> None
 
 @sessions.command(
     "list",
+    cls=Command,
     epilog=_examples(
         ("list --actor user-7", "what belongs to user-7"),
         ("list --all-actors --by-time --limit 20", "the 20 that were written last, of everybody"),
@@ -74,7 +76,9 @@ def list_command(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="WHEN", help="Only what was last written then or later: 2026-01-31, 12h, 30d."
+            "--since",
+            metavar="WHEN",
+            help="Only what was last written then or later: 2026-01-31, 2026-01-31T18:30, 12h or 30d ago, seconds since the epoch.",
         ),
     ] = None,
     until: Annotated[
@@ -96,7 +100,14 @@ def list_command(
     _run(context, work)
 
 
-@sessions.command("show")
+@sessions.command(
+    "show",
+    cls=Command,
+    epilog=_examples(
+        ("show shop-1 --actor user-7", "a session of user-7"),
+        ("show shop-1 --state --json", "with what the application keeps, as one JSON object"),
+    ),
+)
 def show_command(
     context: typer.Context,
     *,
@@ -118,6 +129,7 @@ def show_command(
 
 @sessions.command(
     "tail",
+    cls=Command,
     epilog=_examples(
         ("tail shop-1", "the last ten messages"),
         ("tail shop-1 --limit 50 --before 200", "the messages 150 to 199, counted from 0"),
@@ -127,13 +139,13 @@ def tail_command(
     context: typer.Context,
     *,
     session: IdArgument,
+    store: StoreOption = None,
+    actor: ActorOption = None,
     limit: Annotated[int, typer.Option("--limit", metavar="NUMBER", help="How many messages.")] = 10,
     before: Annotated[
         int | None,
-        typer.Option("--before", metavar="INDEX", help="Those before this message, counted from 0."),
+        typer.Option("--before", metavar="INDEX", min=0, help="Those before this message, counted from 0."),
     ] = None,
-    store: StoreOption = None,
-    actor: ActorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the last messages of a conversation, without reading what is before."""
@@ -146,7 +158,11 @@ def tail_command(
     _run(context, work)
 
 
-@sessions.command("stats")
+@sessions.command(
+    "stats",
+    cls=Command,
+    epilog=_examples(("stats", "of everybody"), ("stats --actor user-7 --json", "of user-7, as JSON")),
+)
 def stats_command(
     context: typer.Context,
     *,
@@ -166,19 +182,23 @@ def stats_command(
 
 
 @sessions.command(
-    "fork", epilog=_examples(("fork shop-1 shop-1b --at 4", "begin shop-1b with the first four messages"))
+    "fork",
+    cls=Command,
+    epilog=_examples(("fork shop-1 shop-1b --at 4", "begin shop-1b with the first four messages")),
 )
 def fork_command(
     context: typer.Context,
     *,
     session: IdArgument,
     new: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new session.")],
-    at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="NUMBER", help="How many messages it begins with; all unless given."),
-    ] = None,
     store: StoreOption = None,
     actor: ActorOption = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at", metavar="NUMBER", min=0, help="How many messages it begins with; all unless given."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Begin a session with the beginning of another one, of the same actor.
@@ -194,28 +214,48 @@ def fork_command(
     _run(context, work)
 
 
-@sessions.command("delete")
+@sessions.command(
+    "delete",
+    cls=Command,
+    epilog=_examples(
+        ("delete shop-1 --actor user-7", "one session of user-7"),
+        ("delete --actor user-7 --all", "whatever there is of user-7"),
+        ("delete --actor user-7 --all --yes --json", "from a script: nobody is asked, and how many is told"),
+    ),
+)
 def delete_command(
     context: typer.Context,
     *,
-    session: IdArgument,
+    session: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The session.", show_default=False)
+    ] = None,
     store: StoreOption = None,
     actor: ActorOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    all_of_it: Annotated[
+        bool, typer.Option("--all", help="Every session of the actor, in place of one.")
+    ] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a session for good. Asks before, and refuses where it cannot ask."""
+    """Delete a session, or all of an actor, for good. Asks before, and refuses where it cannot ask.
 
-    def work(terminal: Terminal) -> None:
-        from littleghost.cli.changing import delete_session
+    With --all, the exit status is 1 where something of the actor could not be found because of damage.
+    """
 
-        delete_session(terminal, session, yes=yes, store=store, actor=actor, as_json=as_json)
+    def work(terminal: Terminal) -> int | None:
+        from littleghost.cli.changing import delete_all, delete_session, which
+
+        which(session, actor, all_of_it=all_of_it)
+        if session is not None:
+            return delete_session(terminal, session, yes=yes, store=store, actor=actor, as_json=as_json)
+        return delete_all(terminal, yes=yes, store=store, actor=actor or "", as_json=as_json)
 
     _run(context, work)
 
 
 @sessions.command(
     "export",
+    cls=Command,
     epilog=_examples(
         ("export --output backup.jsonl", "all sessions into a file, which is there whole or not at all"),
         ("export --actor user-7 > user-7.jsonl", "what belongs to user-7"),
@@ -225,11 +265,11 @@ def delete_command(
 def export_command(
     context: typer.Context,
     *,
+    store: StoreOption = None,
+    actor: OneActorOption = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is standard output.")
     ] = "-",
-    store: StoreOption = None,
-    actor: OneActorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write sessions as JSON Lines, for `import`. The exit status is 1 where one could not be read.
@@ -249,6 +289,7 @@ def export_command(
 
 @sessions.command(
     "import",
+    cls=Command,
     epilog=_examples(
         ("import backup.jsonl", "what export wrote; run it again where it broke off"),
         ("import backup.jsonl --existing replace", "as it was, whatever has become of it"),
@@ -259,8 +300,8 @@ def import_command(
     context: typer.Context,
     *,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; - is standard input.")],
-    existing: ExistingOption = ExistingKind.FAIL,
     store: StoreOption = None,
+    existing: ExistingOption = ExistingKind.FAIL,
     as_json: JsonOption = False,
 ) -> None:
     """Put exported sessions into a store, each whole or not at all, with their times.
@@ -278,14 +319,15 @@ def import_command(
 
 @sessions.command(
     "copy",
+    cls=Command,
     epilog=_examples(
         (
             "copy sqlite:///shop.db postgresql://shop@db.example/shop",
-            "from a file to a server; PGPASSWORD holds the password",
+            "from a file to a server; PGPASSWORD or ~/.pgpass holds the password",
         ),
         (
-            "copy sqlite:///old.db sqlite:///new.db --existing replace",
-            "once more, with what was written since",
+            "copy sqlite:///old.db sqlite:///new.db --existing replace --prune",
+            "once more, so that the second is as the first is now",
         ),
     ),
 )
@@ -296,12 +338,22 @@ def copy_command(
     destination: Annotated[str, typer.Argument(metavar="DST", help="The URL of the store to copy to.")],
     actor: OneActorOption = None,
     existing: ExistingOption = ExistingKind.FAIL,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Afterwards delete from DST what SRC does not have, unless a session failed. Asks before, and refuses where it cannot.",
+        ),
+    ] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Copy sessions from one store to another, each compared with what is read back.
 
     What is there already and is the same is left alone, so that a copy that broke off is simply run again. The exit status is 1 where a
     session failed.
+
+    `--existing replace` overwrites what differs in DST, also where that is newer. Neither it nor --prune is for a DST that is in use.
     """
 
     def work(terminal: Terminal) -> int:
@@ -310,13 +362,30 @@ def copy_command(
 
         whose = chosen_actor(actor, everybody=actor is None)
         return copy_between(
-            terminal, source, destination, actor=whose, existing=existing.value, as_json=as_json
+            terminal,
+            source,
+            destination,
+            actor=whose,
+            existing=existing.value,
+            prune=prune,
+            yes=yes,
+            as_json=as_json,
         )
 
     _run(context, work)
 
 
-@sessions.command("verify")
+@sessions.command(
+    "verify",
+    cls=Command,
+    epilog=_examples(
+        ("verify", "the whole store"),
+        (
+            "verify --json > /var/log/verify.json || mail -s damaged me",
+            "for cron; the exit status is 1 where something is damaged",
+        ),
+    ),
+)
 def verify_command(context: typer.Context, *, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Read every session of everybody whole, and list what is damaged. The exit status is 1 where something is.
 
@@ -333,6 +402,7 @@ def verify_command(context: typer.Context, *, store: StoreOption = None, as_json
 
 @sessions.command(
     "expire",
+    cls=Command,
     epilog=_examples(
         ("expire --older-than 90d --dry-run", "how many would go"),
         ("expire --older-than 90d", "delete what nobody has written to for 90 days"),
@@ -341,6 +411,7 @@ def verify_command(context: typer.Context, *, store: StoreOption = None, as_json
 def expire_command(
     context: typer.Context,
     *,
+    store: StoreOption = None,
     older_than: Annotated[
         str,
         typer.Option(
@@ -348,7 +419,6 @@ def expire_command(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
-    store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete the sessions, of everybody, that nobody has written to for a time. It does not ask."""

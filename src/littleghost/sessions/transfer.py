@@ -42,7 +42,9 @@ Existing = Literal["fail", "skip", "replace"]
 
 Outcome = Literal["written", "same", "replaced", "skipped", "pruned", "failed"]
 
-TAKEN: Final = "another session has this key; existing='skip' leaves that one alone, existing='replace' replaces it"
+TAKEN: Final = (
+    "another session has this key; existing='skip' leaves that one alone, existing='replace' replaces it"
+)
 """The problem of a session whose place is taken."""
 
 ATTEMPTS: Final = 5
@@ -344,18 +346,17 @@ async def _put(store: SessionStore, whole: WholeSession, existing: Existing, *, 
 
 async def _write(store: SessionStore, whole: WholeSession, found: Snapshot | None) -> Commit:
     """Write a session where there is none, or in the place of ``found`` as long as that is as it was."""
-    content: dict[str, Any] = {
+    options: dict[str, Any] = {
         "messages": whole.messages,
         "state": whole.state,
         "metadata": whole.metadata,
         "actor_id": whole.actor_id,
-        "expected_revision": None if found is None else found.revision,
     }
-    if found is not None and "restore" not in store.capabilities:
-        return await store.replace(whole.id, **content)
-    return await store.restore(
-        whole.id, created_at=whole.created_at, updated_at=whole.updated_at, **content
-    )
+    if found is not None:
+        options["expected_revision"] = found.revision
+        if "restore" not in store.capabilities:
+            return await store.replace(whole.id, **options)
+    return await store.restore(whole.id, created_at=whole.created_at, updated_at=whole.updated_at, **options)
 
 
 def _difference(commit: Commit, back: Snapshot | None) -> str:
