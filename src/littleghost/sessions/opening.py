@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -15,7 +14,7 @@ _KNOWN = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://u
 _LATER = {"agentcore"}
 
 
-def open_store(url: str) -> SessionStore:
+def open_store(url: str, *, create: bool = True) -> SessionStore:
     """Return the store that ``url`` names. Nothing is opened yet; the store does that when it is first used.
 
     Options stand behind a ``?``, each once. ``max_messages`` and ``max_size`` set the `SessionLimits` of every store with a medium;
@@ -24,8 +23,11 @@ def open_store(url: str) -> SessionStore:
     Args:
         url: ``memory:``, or ``sqlite:///relative.db``, or ``sqlite:////absolute.db``, the path percent-encoded where it has to be, with
             ``durability``; or ``postgresql://user:password@host:port/database`` with ``schema``, ``table_prefix``, ``min_connections``,
-            ``max_connections``, ``connect_timeout``, ``command_timeout``, ``acquire_timeout``, ``lease_ttl`` and ``prepared_statements``
-            (``true`` or ``false``), and with whatever asyncpg takes, such as ``host``, the folder of a socket, and ``sslmode``.
+            ``max_connections``, ``connect_timeout``, ``command_timeout``, ``acquire_timeout``, ``lease_ttl``, ``prepared_statements``
+            and ``create`` (``true`` or ``false``), with whatever asyncpg takes, such as ``host``, the folder of a socket, and
+            ``sslmode``, and with settings of the server.
+        create: ``False`` opens PostgreSQL only to use what is there: no tables are made or changed, whatever the URL says. The others
+            do not read it: a SQLite file is made by the first use, so look before whether it exists.
 
     Raises:
         ConfigurationError: The URL is malformed, or of a kind that is unknown. It is not repeated, for it may hold a password.
@@ -45,7 +47,7 @@ def open_store(url: str) -> SessionStore:
     if scheme == "sqlite":
         return _sqlite(url)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(f"postgresql:{rest}")
+        return _postgres(f"postgresql:{rest}", create)
     if scheme in _LATER:
         raise UnsupportedError(
             f"{scheme}: stores are not available in this version of littleghost", operation="open_store"
@@ -76,45 +78,33 @@ def _sqlite(url: str) -> SessionStore:
     return _limited(SQLiteStore(unquote(parts.path[1:]), **chosen), limits)  # type: ignore[arg-type] (checked there)
 
 
-def _postgres(url: str) -> SessionStore:
+def _postgres(url: str, create: bool) -> SessionStore:
     from littleghost.sessions.postgres import PostgresStore
+    from littleghost.sessions.postgres.urls import OPTIONS, check_url
 
-    try:
-        parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:
-        raise ConfigurationError("the postgresql: URL is malformed") from None
-    chosen = {name: value for name, value in options if name in _POSTGRES or name in _LIMITS}
+    check_url(url)
+    options = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    chosen = {name: value for name, value in options if name in OPTIONS or name in _LIMITS}
     others = [(name, value) for name, value in options if name not in chosen]
     if len(chosen) + len(others) != len(options):
         raise ConfigurationError("an option stands more than once in the postgresql: URL")
     limits = _limits(chosen)
     arguments: dict[str, Any] = {}
     for name, value in chosen.items():
-        argument, read = _POSTGRES[name]
         try:
-            arguments[argument] = read(value)
+            arguments[name] = OPTIONS[name](value)
         except (ValueError, KeyError):
             raise ConfigurationError(
                 f"the option {name} of the postgresql: URL has a value that makes no sense"
             ) from None
+    if not create:
+        arguments["create"] = False
     # The rest is the driver's, which must not see ours.
     dsn = url.partition("?")[0] + (f"?{urlencode(others)}" if others else "")
     return _limited(PostgresStore(dsn, **arguments), limits)
 
 
 _LIMITS = ("max_messages", "max_size")
-_POSTGRES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "schema": ("schema", str),
-    "table_prefix": ("table_prefix", str),
-    "min_connections": ("min_connections", int),
-    "max_connections": ("max_connections", int),
-    "connect_timeout": ("connect_timeout", float),
-    "command_timeout": ("command_timeout", float),
-    "acquire_timeout": ("acquire_timeout", float),
-    "lease_ttl": ("lease_ttl", float),
-    "prepared_statements": ("prepared_statements", {"true": True, "false": False}.__getitem__),
-}
 
 
 def _limits(options: dict[str, str]) -> SessionLimits:

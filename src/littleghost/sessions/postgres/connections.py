@@ -24,10 +24,11 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
-from littleghost.errors import StoreError, StoreUnavailableError
+from littleghost.errors import ConfigurationError, StoreError, StoreUnavailableError
 from littleghost.sessions.postgres import migrations
 from littleghost.sessions.postgres.failures import (
     asyncpg,
+    connect_error,
     is_stale_plan,
     is_unknown_statement,
     outcome,
@@ -59,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     command_timeout: float
     acquire_timeout: float
     prepared_statements: bool | None
+    create: bool
 
     def __repr__(self) -> str:
         return "Settings(…)"
@@ -228,7 +230,10 @@ class Pool:
         """See that the tables are there and ours, once for the store."""
         async with self._guard:
             if not self._pools.ready:
-                await self._alone(lambda raw: migrations.prepare(raw, self._pools.statements), give_up)
+                create = self._settings.create
+                await self._alone(
+                    lambda raw: migrations.prepare(raw, self._pools.statements, create=create), give_up
+                )
                 self._pools.ready = True
 
     async def migrate(self) -> None:
@@ -335,8 +340,9 @@ class Pool:
                     server_settings=names,
                 )
             except Exception as error:  # noqa: BLE001 (in our words)
-                failed = store_error(error)
-                if outcome(error, sent=False) == "later" and left > pause:
+                failed = connect_error(error, settings.dsn)
+                again = outcome(error, sent=False) == "later" and not isinstance(failed, ConfigurationError)
+                if again and left > pause:
                     failed = None
             if failed is not None:  # raised here, where it has no context that says more than it may
                 raise failed

@@ -24,8 +24,9 @@ from littleghost.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from littleghost.sessions.postgres.urls import driver_error, setting_error
 
-__all__ = ["Outcome", "is_stale_plan", "is_unknown_statement", "outcome", "store_error"]
+__all__ = ["Outcome", "connect_error", "is_stale_plan", "is_unknown_statement", "outcome", "store_error"]
 
 Outcome = Literal["refused", "later", "unknown"]
 """After an error: nothing was done and nothing will be; nothing was done, and it may be tried again; nobody knows what was done."""
@@ -89,6 +90,9 @@ _WORDS: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] = {
     "XX002": (CorruptSessionError, "an index is damaged; REINDEX the tables, and verify them"),
 }
 
+# Codes of a setting that is unknown, has a wrong value, or is not for this user; the third one is a pooler's, and also its protocol's.
+_SETTINGS: Final = ("22", "42", "08P01", "55P02")
+
 # Codes after which nothing was done, and trying again may help. Source: the same.
 _LATER: Final = ("40001", "40P01", "53300", "55P03", "57P03")
 # Codes of a connection that ended: when a statement had been sent, nobody knows.
@@ -107,6 +111,23 @@ def store_error(error: BaseException) -> LittleGhostError:
     ours.__cause__ = None if isinstance(ours, ConfigurationError) else error
     ours.__suppress_context__ = True
     return ours
+
+
+def connect_error(error: BaseException, dsn: str) -> LittleGhostError:
+    """Return the error of ours for whatever was raised while connecting to ``dsn``, where some codes mean something else than later."""
+    code, ours = code_of(error), None
+    if code is None:
+        if isinstance(error, asyncpg.ClientConfigurationError | ValueError | OSError):
+            ours = driver_error(error, dsn)
+    elif code.startswith(_SETTINGS):
+        ours = setting_error(dsn)
+    if ours is None and code == "42501":
+        # What the server says names the database, which may be a piece of a password; see below.
+        ours = StoreUnavailableError(
+            "PostgreSQL: the user of the URL may not connect to the database: grant it CONNECT on that",
+            code=code,
+        )
+    return store_error(error) if ours is None else ours
 
 
 def _of(error: BaseException) -> LittleGhostError:
@@ -153,6 +174,8 @@ def outcome(error: BaseException, *, sent: bool) -> Outcome:
         error: What the driver raised.
         sent: Whether the statement may have reached the server; else it was about the connection.
     """
+    if isinstance(error, LittleGhostError):
+        return "refused"  # by us, who looked before doing anything
     code = code_of(error)
     if code is not None and code.startswith(_LATER):
         return "later"

@@ -8,22 +8,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from littleghost.errors import FormatError
+from littleghost.errors import FormatError, StoreUnavailableError
 from littleghost.sessions.postgres import statements as sql
 from littleghost.sessions.postgres.statements import VERSION, Statements
 
 __all__ = ["migrate", "prepare"]
 
 
-async def prepare(connection: Any, statements: Statements) -> None:
+async def prepare(connection: Any, statements: Statements, *, create: bool) -> None:
     """See that the tables are there; make them, or bring them up to date, where they are not. Where they are, only reads.
 
+    Args:
+        connection: A connection.
+        statements: Which tables.
+        create: ``False`` only reads in any case.
+
     Raises:
-        FormatError: They are of a newer version.
+        FormatError: They are of a newer version, or of an older one and not to be changed.
+        StoreUnavailableError: They are not there, and not to be made.
         asyncpg.PostgresError: It cannot be done.
     """
-    if await version(connection, statements) != VERSION:
+    found = await version(connection, statements)
+    if found == VERSION:
+        return
+    if create:
         await migrate(connection, statements)
+    elif found == 0:
+        raise StoreUnavailableError(
+            f"PostgreSQL: there is no store in schema {statements.schema!r} with prefix {statements.prefix!r}; look at the database, "
+            "schema and table_prefix of the URL, or let one that is opened with create=True make it",
+            code=None,
+        )
+    else:
+        raise FormatError(
+            f"PostgreSQL: the tables have format {found}, this version of the library works on {VERSION}, and it was told to change nothing "
+            "(create=False); use the version that made them, or back up and let a store that is opened with create=True bring them up to date",
+            found=found,
+            supported=VERSION,
+        )
 
 
 async def version(connection: Any, statements: Statements) -> int:

@@ -155,7 +155,7 @@ FRAGMENTS: Final = {
             ) AS part
         )
     """,
-    "INFO": "scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata)",
+    "INFO": "scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata), metadata",
     "FIGURES": """
         count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(body_size + length(state) + length(metadata)), 0)::bigint,
         min(updated_at), max(updated_at)
@@ -219,7 +219,8 @@ WRITE: Final = """
             root = CASE WHEN $22::boolean THEN s.number + 1 ELSE s.root END,
             count = CASE WHEN $22 THEN $13 ELSE s.count + $13 END,
             body_size = CASE WHEN $22 THEN $14 ELSE s.body_size + $14 END,
-            updated_at = {NOW}, hour = floor({NOW} / 3600), sum = {HEAD_SUM}, state = $10, metadata = $11
+            created_at = coalesce($19::double precision, s.created_at), updated_at = coalesce($20::double precision, {NOW}),
+            hour = floor(coalesce($20::double precision, {NOW}) / 3600), sum = {HEAD_SUM}, state = $10, metadata = $11
         FROM seen
         WHERE s.key = seen.key AND s.number = seen.number
             AND ($23::bigint IS NULL OR s.epoch = $23 AND s.number = $24::integer)
@@ -436,6 +437,7 @@ class Statements:
 
     def __init__(self, schema: str, prefix: str) -> None:
         check_names(schema, prefix)
+        self.schema, self.prefix = schema, prefix
         # One lock for all that may be in a schema, which may itself have to be made.
         lock = int.from_bytes(
             blake2b(f"littleghost {schema}".encode(), digest_size=8).digest(), "big", signed=True

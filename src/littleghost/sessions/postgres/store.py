@@ -8,12 +8,11 @@ import secrets
 import weakref
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from littleghost.errors import ConfigurationError, DataError, StoreUnavailableError
+from littleghost.errors import ConfigurationError, CorruptSessionError, DataError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.commits import (
     Found,
@@ -23,14 +22,17 @@ from littleghost.sessions.commits import (
     check_actor,
     check_expiry,
     check_limit,
+    check_limits,
     check_listing,
     check_room,
     lease_lost,
     scope_of,
     unpack_bodies,
+    unpack_object,
 )
 from littleghost.sessions.contract import (
     ALL_ACTORS,
+    NO_LIMITS,
     AllActors,
     Commit,
     Damage,
@@ -48,6 +50,7 @@ from littleghost.sessions.contract import (
 from littleghost.sessions.postgres import rows
 from littleghost.sessions.postgres.rows import Key, Packed
 from littleghost.sessions.postgres.statements import Statement, Statements
+from littleghost.sessions.postgres.urls import check_dsn
 from littleghost.sessions.recording import RecordStore
 from littleghost.sessions.records import Record, check_key
 
@@ -76,9 +79,12 @@ class PostgresStore(RecordStore):
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, the password percent-encoded where it has to be. Whatever asyncpg
-            takes, such as ``?host=`` for the folder of a socket, ``?sslmode=``, and the variables ``PG…`` of the environment.
+            takes, such as ``?host=`` for the folder of a socket, ``?sslmode=``, and the variables ``PG…`` of the environment; and
+            settings of the server. The options below are not read from it; `open_store` does that.
         schema: Where the tables are; made where it is missing.
         table_prefix: What their names begin with.
+        create: ``False`` neither makes the tables nor brings them up to date: where they are missing, every operation is a
+            `StoreUnavailableError`, and where they are older, a `FormatError`.
         min_connections: How many connections stay open though idle.
         max_connections: How many are opened at most, by each event loop.
         connect_timeout: Seconds to connect.
@@ -120,6 +126,7 @@ class PostgresStore(RecordStore):
         *,
         schema: str = "public",
         table_prefix: str = "littleghost_",
+        create: bool = True,
         min_connections: int = 1,
         max_connections: int = 10,
         connect_timeout: float = 10.0,
@@ -127,9 +134,9 @@ class PostgresStore(RecordStore):
         acquire_timeout: float = 30.0,
         lease_ttl: float = 30.0,
         prepared_statements: bool | None = None,
-        limits: SessionLimits = SessionLimits(),  # noqa: B008 (it is frozen)
+        limits: SessionLimits = NO_LIMITS,
     ) -> None:
-        _check_dsn(dsn)
+        check_dsn(dsn)
         self._sql = Statements(schema, table_prefix)
         _check_sizes(min_connections, max_connections)
         for name, seconds in (
@@ -141,6 +148,8 @@ class PostgresStore(RecordStore):
             _check_seconds(name, seconds)
         if prepared_statements not in (None, True, False):
             raise ConfigurationError("prepared_statements must be None, True or False")
+        if create not in (True, False):
+            raise ConfigurationError("create must be True or False")
         from littleghost.sessions.postgres.connections import Pools, Settings
 
         settings = Settings(
@@ -151,10 +160,11 @@ class PostgresStore(RecordStore):
             command_timeout=command_timeout,
             acquire_timeout=acquire_timeout,
             prepared_statements=prepared_statements,
+            create=create,
         )
         self._place = (schema, table_prefix)
         self._lease_ttl = float(lease_ttl)
-        self.limits = limits
+        self.limits = check_limits(limits)
         self._pools = Pools(settings, self._sql)
         # The pools do not know the store, so one that nobody has any more ends them.
         weakref.finalize(self, self._pools.end).atexit = False
@@ -172,12 +182,6 @@ class PostgresStore(RecordStore):
         schema, prefix = self._place
         return f"PostgresStore(…, schema={schema!r}, table_prefix={prefix!r})"
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Close the store after what this event loop has asked of it. Closing it again does nothing; using it again is a `StoreError`."""
         await self._pools.close()
@@ -186,9 +190,14 @@ class PostgresStore(RecordStore):
         """Make the tables where they are missing, and bring them up to date. Otherwise the first use does.
 
         Raises:
+            ConfigurationError: The store was made with ``create=False``.
             FormatError: They are of a newer version.
             StoreUnavailableError: It cannot be done now, or not by this user; the message tells what to grant.
         """
+        if not self._pools.settings.create:
+            raise ConfigurationError(
+                "migrate() makes tables, and this store was opened with create=False; open another one"
+            )
         await self._here.migrate()
 
     @property
@@ -239,7 +248,13 @@ class PostgresStore(RecordStore):
         asked = check_listing(actor_id, limit, cursor, order, since, until)
         statement, arguments = self._listing(asked)
         found = await self._here.fetch(statement, *arguments, repeat=True)
-        return asked.page([_info(row) for row in found])
+        # What comes after the page only tells that there is more.
+        shown = found[: asked.limit]
+        if sum(len(row[-1]) for row in shown) >= DECODE_IN_THREAD:
+            infos = await asyncio.to_thread(_infos, shown)
+        else:
+            infos = _infos(shown)
+        return asked.page([*infos, *(_info(row, None) for row in found[asked.limit :])])
 
     def _listing(self, asked: Listing) -> tuple[Statement, list[Any]]:
         sql, whole = self._sql, isinstance(asked.actor_id, AllActors)
@@ -463,8 +478,20 @@ def _overtaken() -> StoreUnavailableError:
     return StoreUnavailableError("PostgreSQL: others wrote the session all the while; try again", code=None)
 
 
-def _info(row: Any) -> SessionInfo:
-    scope, id, count, epoch, number, created_at, updated_at, size = row
+def _infos(found: Any) -> list[SessionInfo]:
+    return [_info(row, _metadata(row)) for row in found]
+
+
+def _metadata(row: Any) -> dict[str, Any]:
+    try:
+        return unpack_object(row[-1], "metadata")
+    except CorruptSessionError as error:
+        id = row[1].decode()
+        raise CorruptSessionError(f"session {id!r}: {error}; a backup has it whole", id=id) from error
+
+
+def _info(row: Any, metadata: dict[str, Any] | None) -> SessionInfo:
+    scope, id, count, epoch, number, created_at, updated_at, size = row[:-1]
     return SessionInfo(
         id=id.decode(),
         actor_id=actor_of(scope.decode()),
@@ -473,6 +500,7 @@ def _info(row: Any) -> SessionInfo:
         created_at=created_at,
         updated_at=updated_at,
         size=size,
+        metadata=metadata,
     )
 
 
@@ -482,21 +510,6 @@ def _verified_up_to(cursor: Any) -> int:
     if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:
         raise DataError.at("cursor", "must be the cursor of a step before")
     return int(cursor)
-
-
-def _check_dsn(dsn: Any) -> None:
-    """Refuse what is no URL, without a word of it."""
-    if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
-        raise ConfigurationError("the URL of a PostgresStore begins with postgresql:// or postgres://")
-    try:
-        parts = urlsplit(dsn)
-        whole = "@" not in parts.path and not parts.fragment and parts.port != 0
-    except ValueError:
-        whole = False
-    if not whole:
-        raise ConfigurationError(
-            "the postgresql:// URL is malformed; in a user or a password, write @ as %40, / as %2F, : as %3A, # as %23 and ? as %3F"
-        )
 
 
 def _check_sizes(min_connections: Any, max_connections: Any) -> None:

@@ -5,15 +5,25 @@ A URL may hold a password, and one that is not encoded may be anywhere in it. Wh
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from littleghost.errors import ConfigurationError
 
-__all__ = ["DRIVERS", "LIMITS", "OPTIONS", "check_url", "driver_error", "foreign", "setting_error"]
+__all__ = [
+    "DRIVERS",
+    "LIMITS",
+    "OPTIONS",
+    "check_dsn",
+    "check_url",
+    "driver_error",
+    "foreign",
+    "setting_error",
+]
 
 _truth: Final = {"true": True, "false": False}.__getitem__
 
@@ -62,6 +72,13 @@ DRIVERS: Final = frozenset(
 """What asyncpg takes out of a URL; the rest it sends to the server."""
 
 _FILES: Final = ("sslcert", "sslcrl", "sslkey", "sslrootcert")
+_UNNAMED: Final = (
+    ("TLS version", ["ssl_min_protocol_version", "ssl_max_protocol_version"]),
+    ("root certificate", ["sslrootcert"]),
+    ("int()", ["port"]),
+)
+"""What the driver says of a parameter without its name."""
+
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,62}")
 
 
@@ -129,23 +146,22 @@ def driver_error(error: BaseException, dsn: str) -> ConfigurationError | None:
     """
     given = _parameters(dsn)
     if isinstance(error, OSError):
-        # The same error as for a socket that is not there.
-        missing = [name for name in _FILES if name in given and not Path(given[name]).is_file()]
-        return _refused(missing, "names no file that can be read") if missing and error.filename is None else None
+        # What is raised where a socket is missing says the same, and comes from elsewhere.
+        missing = [name for name in _FILES if name in given and not os.access(given[name], os.R_OK)]
+        return _refused(missing, "names no file that can be read") if missing and _is_drivers(error) else None
     said = str(error)
-    known = [name for name in sorted(DRIVERS) if re.search(rf"\b{name}\b", said)]
-    if not known:
-        # It does not always say which one it is about.
-        for words, names in (
-            ("TLS version", ("ssl_min_protocol_version", "ssl_max_protocol_version")),
-            ("root certificate", ("sslrootcert",)),
-            ("port", ("port",)),
-            ("int()", ("port",)),
-        ):
-            if words in said:
-                known = list(names)
-                break
-    return _refused(known, "has a value that asyncpg does not take") if known else None
+    names = next((names for words, names in _UNNAMED if words in said), None) or [
+        name for name in sorted(DRIVERS) if re.search(rf"\b{name}\b", said)
+    ]
+    return _refused(names, "has a value that asyncpg does not take") if names else None
+
+
+def _is_drivers(error: BaseException) -> bool:
+    """Whether the driver's own code raised it, and not the event loop's."""
+    innermost = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        innermost = frame
+    return innermost is not None and str(innermost.f_globals.get("__name__")).startswith("asyncpg.")
 
 
 def _refused(names: Iterable[str], what: str) -> ConfigurationError:
