@@ -245,6 +245,7 @@ class PostgresStore(Store):
         *,
         schema: str = "public",
         table_prefix: str = "littleghost_",
+        create: bool = True,
         min_connections: int = 1,
         max_connections: int = 10,
         connect_timeout: float = 10.0,
@@ -258,6 +259,7 @@ class PostgresStore(Store):
             dsn,
             schema=schema,
             table_prefix=table_prefix,
+            create=create,
             min_connections=min_connections,
             max_connections=max_connections,
             connect_timeout=connect_timeout,
@@ -279,9 +281,9 @@ class PostgresStore(Store):
         portal.call(self._store.migrate)
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, create: bool = True) -> Store:
     """Return the store that ``url`` names; see `littleghost.open_store`."""
-    return Store(opening.open_store(url))
+    return Store(opening.open_store(url, create=create))
 
 
 def _store_of(store: Store | contract.SessionStore) -> contract.SessionStore:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
-from littleghost import Message, Session, SQLiteStore, Text, ToolResult, ToolUse, __version__
+from littleghost import Message, Session, SQLiteStore, Text, ToolResult, ToolUse, __version__, sync
 
 LITTLEGHOST = [sys.executable, "-m", "littleghost.cli"]
 
@@ -90,10 +93,29 @@ async def test_a_list_of_nobody_s_sessions_says_how_to_see_an_actor_s(littleghos
     )
 
 
+def test_a_time_is_shown_with_its_zone_and_can_be_given_back(littleghost: Run, url: str):
+    zone = {"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"} if os.name != "nt" else {}
+    line = littleghost("sessions", "list", "--store", url, **zone).stdout.splitlines()[1]
+    assert re.fullmatch(r" {7}4  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+0[12]:00  shop" if zone else r".*\+.*", line)
+    shown = littleghost("sessions", "stats", "--store", url, **zone).stdout
+    assert re.search(r"last written  \S+ \d\d:\d\d:\d\d[+-]\d\d:\d\d\n", shown)
+    ids = {
+        info["id"]: info["updated_at"]
+        for info in map(
+            json.loads, littleghost("sessions", "list", "--store", url, "--json").stdout.splitlines()
+        )
+    }
+    last = max(ids.values())
+    for given in (line[10:35], str(min(ids.values()))):
+        assert littleghost("sessions", "list", "--store", url, "--since", given).stdout.count("\n") == 4
+    done = littleghost("sessions", "list", "--store", url, "--json", "--since", str(last))
+    assert [json.loads(line)["updated_at"] for line in done.stdout.splitlines()] == [last]
+
+
 def test_list_shows_the_sessions_of_everybody(littleghost: Run, url: str):
     head, *lines = littleghost("sessions", "list", "--store", url, "--all-actors").stdout.splitlines()
     assert head.split() == ["messages", "updated", "actor", "id"]
-    assert [(line[31:53].strip(), line[53:]) for line in lines] == [
+    assert [(line[37:59].strip(), line[59:]) for line in lines] == [
         ("", "shop"),
         ("", "three␊␛[31m"),
         ("", "two"),
@@ -228,7 +250,8 @@ async def test_fork_begins_another_session(littleghost: Run, url: str, tmp_path:
         assert (await store.load("all")).state == {"cart": ["A7"]}
     for arguments, error in (
         (("shop", "two"), "there is a session 'two' already"),
-        (("his", "new"), "no session 'his'"),
+        (("his", "new"), "no session 'his' that belongs to nobody; --actor ID names one of an actor"),
+        (("shop", "new", "--actor", "bob"), "no session 'shop' of this actor"),
     ):
         done = littleghost("sessions", "fork", *arguments, "--store", url)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
@@ -285,6 +308,94 @@ def test_looking_makes_no_store(littleghost: Run, tmp_path: Path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def schemas(url: str) -> list[str]:
+    import asyncpg
+
+    async def look() -> list[str]:
+        connection = await asyncpg.connect(url.partition("?")[0] + host(url))
+        try:
+            rows = await connection.fetch(
+                "SELECT nspname, relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace"
+            )
+        finally:
+            await connection.close()
+        schema = dict(parse_qsl(urlsplit(url).query))["schema"]
+        return [row["relname"] for row in rows if row["nspname"] == schema]
+
+    return asyncio.run(look())
+
+
+def host(url: str) -> str:
+    others = [(name, value) for name, value in parse_qsl(urlsplit(url).query) if name != "schema"]
+    return f"?{urlencode(others)}"
+
+
+def test_looking_makes_no_tables_on_a_server(
+    littleghost: Run, tmp_path: Path, new_postgres_url: Callable[[], str]
+):
+    url = new_postgres_url()
+    commands = (
+        ("list",),
+        ("show", "x"),
+        ("tail", "x"),
+        ("stats",),
+        ("fork", "x", "y"),
+        ("delete", "x", "-y"),
+        ("delete", "--actor", "x", "--all", "-y"),
+        ("export",),
+        ("export", "-o", "out.jsonl"),
+        ("verify",),
+        ("expire", "--older-than", "1d"),
+        ("expire", "--older-than", "1d", "--dry-run"),
+    )
+    for command in commands:
+        for more in ((), ("--json",)):
+            done = littleghost("sessions", *command, *more, "--store", url)
+            assert (done.returncode > 0, done.stdout if command != ("export",) else "") == (True, ""), command
+            assert done.stderr.startswith("error: "), command
+            assert done.stderr.count("\n") == 1, command
+            assert not schemas(url)
+    done = littleghost("sessions", "copy", url, "sqlite:///new.db")
+    assert (done.returncode > 0, done.stdout, done.stderr.count("\n")) == (True, "", 1)
+    assert not schemas(url)
+    assert not (tmp_path / "out.jsonl").exists()
+    with sync.SQLiteStore(tmp_path / "a.db") as store:
+        store.replace("x", messages=[Message.user("x")], state={}, metadata={})
+    assert littleghost("sessions", "copy", "sqlite:///a.db", url).stdout == "sessions: 1 written\n"
+    assert schemas(url)
+    assert littleghost("sessions", "verify", "--store", url).stdout == "1 session checked, 0 damaged\n"
+
+
+def test_a_path_is_no_url_and_is_told_what_it_would_be(littleghost: Run, tmp_path: Path):
+    for path, meant in (
+        ("shop.db", "sqlite:///shop.db"),
+        ("sub dir/shop.db", "sqlite:///sub%20dir/shop.db"),
+        ("/tmp/shop.db", "sqlite:////tmp/shop.db"),
+    ):
+        for command in (
+            ("list", "--store", path),
+            ("copy", path, "memory:"),
+            ("copy", "memory:", path),
+            ("import", os.devnull, "--store", path),
+        ):
+            done = littleghost("sessions", *command)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+            assert done.stderr.endswith(f"did you mean {meant}?\n")
+    for other in ("", "me@example.org/secret", "shop.db?secret"):
+        done = littleghost("sessions", "list", "--store", other)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "secret" not in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_store_that_is_not_there_is_said_by_its_place(littleghost: Run, tmp_path: Path):
+    done = littleghost("sessions", "list")
+    assert done.stderr.endswith("sessions.db; name another with --store URL, or set LITTLEGHOST_STORE\n")
+    for command in (("list", "--store", "sqlite:///no.db"), ("copy", "sqlite:///no.db", "sqlite:///b.db")):
+        done = littleghost("sessions", *command)
+        assert done.stderr == f"error: there is no store at {tmp_path}/no.db; correct the path in its URL\n"
+
+
 def test_a_store_that_is_none_is_one_line(littleghost: Run, tmp_path: Path):
     (tmp_path / "text.db").write_text("This is no database. " * 100)
     done = littleghost("sessions", "list", "--store", "sqlite:///text.db")
@@ -334,6 +445,27 @@ def test_version_and_help(littleghost: Run):
             ("sessions", "import", "x", "--existing", "merge"),
             "invalid value for '--existing': 'merge' is not one of",
         ),
+        (
+            ("sessions", "fork", "a", "b", "--at", "-1"),
+            "invalid value for '--at': ",
+        ),
+        (
+            ("sessions", "tail", "a", "--before", "-1"),
+            "invalid value for '--before': ",
+        ),
+        (("sessions", "delete"), "name either the ID of one session, or --actor ID and --all for every one"),
+        (
+            ("sessions", "delete", "x", "--all", "--actor", "bob"),
+            "name either the ID of one session, or --actor ID",
+        ),
+        (
+            ("sessions", "delete", "--actor", "bob"),
+            "name either the ID of one session, or --actor ID and --all",
+        ),
+        (
+            ("sessions", "delete", "--all", "-y"),
+            "--all means every session of one actor; name it with --actor ID",
+        ),
         (("chat", "--sandbox", "foo"), "invalid value for '--sandbox': 'foo' is not one of 'native', 'host'"),
     ],
 )
@@ -341,6 +473,42 @@ def test_a_usage_error_is_one_line(littleghost: Run, arguments: tuple[str, ...],
     done = littleghost(*arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"error: {error}")
+
+
+def test_the_help_of_all_commands_is_alike(littleghost: Run):
+    order = [
+        "--store",
+        "--actor",
+        "--all-actors",
+        "--all",
+        "--existing",
+        "--prune",
+        "--yes",
+        "--json",
+        "--help",
+    ]
+    below = "list show tail stats fork delete export import copy verify expire".split()
+    for command in below:
+        shown = littleghost("sessions", command, "--help").stdout
+        options = re.findall(r"^│ \*? *(--[a-z-]+)", shown, re.MULTILINE)
+        assert options[-2:] == ["--json", "--help"]
+        known = [order.index(option) for option in options if option in order]
+        assert known == sorted(known)
+        if command != "copy":
+            assert options[0] == "--store"
+        else:
+            assert "--existing replace overwrites what differs in DST" in shown
+        assert "memory:" not in shown
+        assert "Examples" in shown
+        usage = re.search(r"Usage: (.*)", shown)[1]  # type: ignore[index]
+        assert "{" not in usage
+    assert (
+        "Usage: littleghost sessions fork [OPTIONS] ID NEW "
+        in littleghost("sessions", "fork", "--help").stdout
+    )
+    assert "memory:" in littleghost("chat", "--help").stdout
+    for command in ((), ("chat",), ("demo",), ("sessions",), *(("sessions", name) for name in below)):
+        assert "bool" not in littleghost(*command, "--help").stdout.lower()
 
 
 @pytest.mark.parametrize("command", [(), ("sessions",)])

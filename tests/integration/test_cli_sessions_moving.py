@@ -28,7 +28,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 FAULTY = """
 import sys
 from littleghost import open_store
-from littleghost.cli import moving, upkeep
+from littleghost.cli import changing, moving, upkeep
 from littleghost.cli.app import run
 from littleghost.testing import FaultyStore
 
@@ -44,7 +44,7 @@ class Announcing(FaultyStore):
 def opened(url):
     return getattr(Announcing(open_store(url)), fault)(operation, int(number))
 
-moving.existing_store = moving.store_at = upkeep.existing_store = opened
+changing.existing_store = moving.existing_store = moving.store_at = upkeep.existing_store = opened
 run()
 """
 
@@ -229,17 +229,20 @@ def test_another_session_in_its_place(littleghost: Run, tmp_path: Path):
     ):
         done = littleghost(*command)
         assert done.returncode == 1
-        assert done.stderr == "failed: s1: another session has this key; skip it or replace it\n"
+        how = "--existing skip leaves that one alone, --existing replace replaces it"
+        assert done.stderr == f"failed: s1: another session has this key; {how}\n"
         assert done.stdout.endswith(", 1 failed\n")
         done = littleghost(*command, "--json")
         assert done.stderr == ""
-        assert [failed["id"] for failed in json.loads(done.stdout)["failed"]] == ["s1"]
+        (failed,) = json.loads(done.stdout)["failed"]
+        assert (failed["id"], failed["problem"]) == ("s1", f"another session has this key; {how}")
         done = littleghost(*command, "--existing", "skip")
         assert (done.returncode, done.stdout) == (0, "sessions: 0 written, 1 there already, 1 skipped\n")
     assert content(tmp_path / "b.db")[None, "s1"][2] == ["mine"]
     done = littleghost("import", "a.jsonl", "--store", "sqlite:///b.db", "--existing", "replace")
     assert (done.returncode, done.stdout) == (0, "sessions: 0 written, 1 there already, 1 replaced\n")
-    assert content(tmp_path / "b.db")[None, "s1"][2] == ["1\0"]
+    created_at, _, texts = content(tmp_path / "b.db")[None, "s1"]
+    assert (created_at, texts) == (1000.5, ["1\0"])
 
 
 def test_copy_from_store_to_store(littleghost: Run, tmp_path: Path):
@@ -321,12 +324,147 @@ def test_a_file_that_is_none_or_cut_or_changed(littleghost: Run, tmp_path: Path)
         assert done.returncode == 1
         assert error in done.stderr.splitlines()[-1]
         assert done.stderr.splitlines()[-1].startswith("error: ")
-        assert done.stdout.startswith(f"sessions: {written} written")
+        assert done.stdout.startswith(f"sessions: {written} written" if written else "")
+        assert bool(done.stdout) is bool(written)
+        assert "run the same command again" not in done.stderr
         if written:
             assert len(content(tmp_path / f"{name}.db")) == written
     done = littleghost("import", "missing", "--store", "sqlite:///m.db")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert not (tmp_path / "m.db").exists()
+
+
+def test_what_can_never_go_well_is_not_to_be_run_again(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 1)
+    assert littleghost("export", "-o", "a.jsonl", "--store", "sqlite:///a.db").returncode == 0
+    for bad in ("sqlite:///none/b.db", "sqlite://b.db", "nosuch://b", "b.db"):
+        for command in (("import", "a.jsonl", "--store", bad), ("copy", "sqlite:///a.db", bad)):
+            done = littleghost(*command)
+            assert done.returncode
+            assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+            assert done.stderr.startswith("error: ")
+
+
+def test_an_actor_of_whom_there_is_nothing_is_told(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 1, "bob")
+    for command in (
+        ("export", "--actor", "bbo", "--store", "sqlite:///a.db"),
+        ("export", "--actor", "bbo", "--store", "sqlite:///a.db", "-o", "x"),
+        ("copy", "sqlite:///a.db", "sqlite:///b.db", "--actor", "bbo"),
+    ):
+        done = littleghost(*command)
+        assert done.returncode == 0
+        assert "no sessions of this actor\n" in done.stderr
+    for command in (
+        ("export", "--actor", "bob", "--store", "sqlite:///a.db"),
+        ("copy", "sqlite:///a.db", "sqlite:///b.db", "--actor", "bob"),
+    ):
+        assert "no sessions" not in littleghost(*command).stderr
+
+
+# Pruning
+
+
+def test_a_copy_can_be_made_to_hold_what_the_source_holds(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db")
+    fill(tmp_path / "a.db", 2, "bob")
+    command = ("copy", "sqlite:///a.db", "sqlite:///b.db", "--existing", "replace", "--prune")
+    assert littleghost(*command[:-1]).returncode == 0
+    with sync.SQLiteStore(tmp_path / "a.db") as store:
+        store.delete("s1")
+        store.delete("s1", actor_id="bob")
+        store.append("s2", messages=[Message.user("more")], state={}, metadata={}, expected_count=1)
+    done = littleghost(*command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--yes" in done.stderr
+    assert len(content(tmp_path / "b.db")) == 8
+    done = littleghost(*command, "--yes", "--actor", "bob")
+    assert (done.returncode, done.stdout) == (0, "sessions: 0 written, 1 there already, 1 pruned\n")
+    assert len(content(tmp_path / "b.db")) == 7
+    done = littleghost(*command, "-y", "--json")
+    assert json.loads(done.stdout) == {
+        "written": 0, "same": 5, "replaced": 1, "skipped": 0, "pruned": 1, "messages": 7, "failed": [],
+    }  # fmt: skip
+    assert content(tmp_path / "b.db") == content(tmp_path / "a.db")
+
+
+def test_nothing_is_pruned_where_a_session_failed(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 3)
+    fill(tmp_path / "b.db", 5)
+    spoil(tmp_path / "a.db", "s1")
+    done = littleghost("copy", "sqlite:///a.db", "sqlite:///b.db", "--prune", "--yes")
+    assert (done.returncode, done.stdout) == (1, "sessions: 0 written, 2 there already, 1 failed\n")
+    assert done.stderr.endswith("nothing is deleted from the destination where a session failed\n")
+    assert len(content(tmp_path / "b.db")) == 5
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals of Unix")
+def test_pruning_asks_before(environment: dict[str, str], tmp_path: Path):
+    fill(tmp_path / "a.db", 2)
+    fill(tmp_path / "b.db", 5)
+    command = [*LITTLEGHOST, "sessions", "copy", "sqlite:///a.db", "sqlite:///b.db", "--prune"]
+    for answer, left, status in (("n\n", 5, 1), ("y\n", 2, 0)):
+        with terminal(environment, tmp_path, command) as screen:
+            screen("It has 5 sessions now, the source 2. Go on? [y/N]:")
+            assert screen(None, answer).endswith(f"[{status}]")
+        assert len(content(tmp_path / "b.db")) == left
+
+
+# All of an actor
+
+
+def test_everything_of_an_actor_is_deleted(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 3)
+    fill(tmp_path / "a.db", 250, "bob")
+    fill(tmp_path / "a.db", 3, "")
+    command = ("delete", "--actor", "bob", "--all", "--store", "sqlite:///a.db")
+    done = littleghost(*command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--yes" in done.stderr
+    assert len(content(tmp_path / "a.db")) == 256
+    done = littleghost(*command, "--yes")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "250 sessions deleted\n", "")
+    assert {actor for actor, _ in content(tmp_path / "a.db")} == {None, ""}
+    done = littleghost(*command, "--yes")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "0 sessions deleted\n",
+        "no sessions of this actor\n",
+    )
+    done = littleghost("delete", "--actor", "", "--all", "-y", "--json", "--store", "sqlite:///a.db")
+    assert json.loads(done.stdout) == {"actor_id": "", "deleted": 3, "failed": []}
+    assert {actor for actor, _ in content(tmp_path / "a.db")} == {None}
+
+
+def test_what_is_damaged_is_deleted_with_the_rest(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 3, "bob")
+    spoil(tmp_path / "a.db", "s1")
+    done = littleghost("delete", "--actor", "bob", "--all", "-y", "--store", "sqlite:///a.db")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3 sessions deleted\n", "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals of Unix")
+def test_deleting_everything_of_an_actor_asks_before(environment: dict[str, str], tmp_path: Path):
+    fill(tmp_path / "a.db", 3, "bob")
+    command = [*LITTLEGHOST, "sessions", "delete", "--actor", "bob", "--all", "--store", "sqlite:///a.db"]
+    for answer, left, status in (("n\n", 3, 1), ("\x04", 3, 130), ("y\n", 0, 0)):
+        with terminal(environment, tmp_path, command) as screen:
+            screen("Delete 3 sessions, all of actor bob, for good? [y/N]:")
+            assert screen(None, answer).endswith(f"[{status}]")
+        assert len(content(tmp_path / "a.db")) == left
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_deleting_that_was_interrupted_says_what_is_gone(start: Any, tmp_path: Path):
+    fill(tmp_path / "a.db", 9, "bob")
+    command = ("delete", "--actor", "bob", "--all", "--yes", "--store", "sqlite:///a.db")
+    child = start(*command, fault=("hang", "delete", "5"))
+    assert child.stderr.readline() == "there\n"
+    child.send_signal(signal.SIGINT)
+    out, errors = child.communicate()
+    assert (child.returncode, out) == (130, "")
+    assert "interrupted; 4 sessions deleted, and running it again goes on" in errors
+    assert len(content(tmp_path / "a.db")) == 5
 
 
 # Files

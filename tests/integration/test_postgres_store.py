@@ -21,7 +21,7 @@ from littleghost.errors import (
     SessionTooLargeError,
 )
 from littleghost.message import Message
-from littleghost.sessions.contract import ALL_ACTORS, ANY, Lease, SessionLimits
+from littleghost.sessions.contract import ALL_ACTORS, ANY, Lease, SessionInfo, SessionLimits
 from littleghost.sessions.memory import MemoryStore
 from littleghost.sessions.opening import open_store
 from littleghost.sessions.postgres import PostgresStore
@@ -29,6 +29,7 @@ from littleghost.sessions.postgres.rows import Key, Packed
 from littleghost.sessions.postgres.statements import Statement
 from littleghost.sessions.postgres.store import _Asked
 from littleghost.sessions.records import record
+from littleghost.sessions.walk import walk
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def commits_of(store: PostgresStore) -> dict[str, Any]:
 
 async def prepare(store: PostgresStore) -> None:
     store.known = {}
-    for id in "abcdefgh":
+    for id in "abcdefghj":
         store.known[id] = (await append(store, id, 0, "a", "b", "c", commit_id=id)).revision
 
 
@@ -463,13 +464,15 @@ async def test_lists_tell_metadata_and_name_the_session_whose_cannot_be_read(
                 assert item.metadata == {"title": item.id * 600_000}
     for wrong in ("{", "[]", "\\xff"):
         await control.execute(f"UPDATE littleghost_sessions SET metadata = '{wrong}' WHERE id = 'b'")
-        with pytest.raises(CorruptSessionError, match="session 'b'.*metadata") as caught:
+        with pytest.raises(CorruptSessionError, match=r"session 'b'.*metadata") as caught:
             await store.sessions(actor_id="me", limit=2)
         assert caught.value.id == "b"
         # A page is only about what is on it.
         page = await store.sessions(actor_id="me", limit=1)
         assert [item.id for item in page.items] == ["a"]
         assert page.cursor is not None
+        found = [item async for item in walk(store, "me")]
+        assert {item.id if isinstance(item, SessionInfo) else "gap" for item in found} == {"a", "c", "gap"}
 
 
 async def test_sizes_and_limits_are_counted_in_the_statement_that_writes(store: PostgresStore):

@@ -43,14 +43,41 @@ def test_a_moment_is_a_date_of_here_or_how_long_ago():
     assert moment("2026-01-31T18:30", "--x") == datetime(2026, 1, 31, 18, 30).timestamp()  # noqa: DTZ001
     assert moment("2026-01-31T18:30+00:00", "--x") == 1769884200
     assert moment("2d", "--x") == pytest.approx(time.time() - 172800, abs=60)
-    for text in ("", "soon", "2026-13-01", "1769884200.5", "0d", "9" * 30):
+    for text in ("", "soon", "2026-13-01", "2026", "1769884200.5s", "12345678.5", "1e9", "0d", "9" * 30):
         with pytest.raises(ConfigurationError, match="--x is a"):
             moment(text, "--x")
 
 
-def test_a_moment_is_shown_as_the_clock_of_here_shows_it():
-    then = datetime(2026, 1, 31, 18, 30, 5)  # noqa: DTZ001
-    assert shown_moment(then.timestamp()) == "2026-01-31 18:30:05"
+def test_a_moment_is_read_as_json_writes_it():
+    assert moment("1769884200.5", "--x") == 1769884200.5
+    assert moment("1769884200", "--x") == 1769884200.0
+    assert moment("20260131", "--x") == datetime(2026, 1, 31).timestamp()  # noqa: DTZ001
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process can be set on Unix only")
+@pytest.mark.parametrize(
+    ("zone", "winter", "summer"),
+    [
+        ("UTC", "18:30:05+00:00", "18:30:05+00:00"),
+        ("CET-1CEST,M3.5.0,M10.5.0/3", "19:30:05+01:00", "20:30:05+02:00"),
+    ],
+)
+def test_a_moment_is_shown_with_the_zone_of_here(
+    monkeypatch: pytest.MonkeyPatch, zone: str, winter: str, summer: str
+):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for date, clock in (("2026-01-31", winter), ("2026-07-31", summer)):
+            then = datetime.fromisoformat(f"{date}T18:30:05+00:00").timestamp()
+            assert shown_moment(then + 0.75) == f"{date} {clock}"
+            assert moment(shown_moment(then), "--x") == then
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_moment_that_no_clock_shows():
     assert shown_moment(None) == ""
     for seconds in (1e18, -1e18, 1e300):  # what a store may hold and no clock shows
         assert shown_moment(seconds).endswith(" s")

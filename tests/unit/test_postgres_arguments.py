@@ -76,8 +76,9 @@ OURS = (
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_options_in_the_url_of_the_constructor_are_told_where_to_go(name: str):
+    url = f"{URL}?sslmode=require&{name}=s3cret"
     with pytest.raises(ConfigurationError, match=rf"\b{name}\b.*open_store\(url\)") as caught:
-        PostgresStore(f"{URL}?sslmode=require&{name}=s3cret")
+        PostgresStore(url)
     assert "s3c" not in "".join(traceback.format_exception(caught.value))
     if name.startswith("max_") and name != "max_connections":
         assert "limits=" in str(caught.value)

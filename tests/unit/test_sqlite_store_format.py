@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -207,6 +208,47 @@ async def test_what_cannot_be_brought_up_is_left_as_it_was(tmp_path: Path, versi
             with pytest.raises(CorruptSessionError, match="tables"):
                 await call
     assert path.read_bytes() == before
+
+
+async def test_a_page_of_messages_that_cannot_be_read_costs_no_other_session(tmp_path: Path):
+    path = tmp_path / "a.db"
+    async with SQLiteStore(path, durability="off") as store:
+        for session in range(40):
+            for number in range(4):
+                await store.append(
+                    f"{session:03}",
+                    messages=[Message.user(f"<{session:03}>" + "x" * 1500)],
+                    state={},
+                    metadata={},
+                    expected_count=number,
+                )
+    with contextlib.closing(sqlite3.connect(path)) as db:  # as format 1 has it
+        db.executescript(
+            f"""
+            DROP INDEX sessions_by_hour;
+            DROP INDEX sessions_by_scope;
+            ALTER TABLE sessions RENAME TO newer;
+            {statements.SCHEMAS[1][2]};
+            INSERT INTO sessions SELECT key, scope, id, epoch, number, root, count, created_at, updated_at,
+                fixed_sum, small_sum, body_sum, state, metadata FROM newer;
+            DROP TABLE newer;
+            PRAGMA user_version = 1;
+            PRAGMA journal_mode = DELETE;
+            """
+        )
+    raw = bytearray(path.read_bytes())
+    place = raw.index(b"<020>") // 4096 * 4096
+    raw[place : place + 4096] = bytes(4096)
+    path.write_bytes(raw)
+    lost = []
+    async with SQLiteStore(path) as store:
+        for session in range(40):
+            try:
+                snapshot = await store.load(f"{session:03}")
+                assert snapshot.count == 4
+            except CorruptSessionError:
+                lost.append(session)
+    assert 1 <= len(lost) <= 3, lost
 
 
 @pytest.mark.parametrize("version", OLDER)

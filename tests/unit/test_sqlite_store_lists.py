@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -400,3 +402,18 @@ async def test_parts_of_a_commit_do_not_run_over_the_last_number(tmp_path: Path,
             await append(store, commit.count, *map(str, range(5 * PART)), expected_revision=commit.revision)
         assert (await store.load("a")).count == commit.count
         await append(store, commit.count, *map(str, range(4 * PART)), expected_revision=commit.revision)
+
+
+@pytest.mark.parametrize("moment", ["'text'", "9e999", "-9e999", "x'00'"])
+async def test_a_time_that_is_damaged_hides_no_session_from_a_list(tmp_path: Path, moment: str):
+    path = tmp_path / "a.db"
+    async with SQLiteStore(path) as store:
+        for id in ("a", "b"):
+            await store.append(id, messages=[], state={}, metadata={}, expected_count=0)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"UPDATE sessions SET updated_at = {moment} WHERE id = 'b'")
+        db.commit()
+    async with SQLiteStore(path) as store:
+        for actor in (None, ALL_ACTORS):
+            with pytest.raises(CorruptSessionError):
+                await store.sessions(actor_id=actor)

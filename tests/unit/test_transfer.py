@@ -336,16 +336,13 @@ async def test_who_writes_at_the_same_moment_is_not_run_over():
         async def restore(self, id: str, **options: Any) -> Commit:
             if not self.raced:
                 self.raced = True
-                await write(self, id, "theirs")
+                if options.get("expected_revision") is None:
+                    await write(self, id, "theirs")
+                else:
+                    await self.append(
+                        id, messages=[Message.user("and")], state={}, metadata={}, expected_count=1
+                    )
             return await super().restore(id, **options)
-
-        async def replace(self, id: str, **options: Any) -> Commit:
-            if not self.raced:
-                self.raced = True
-                await super().append(
-                    id, messages=[Message.user("and")], state={}, metadata={}, expected_count=1
-                )
-            return await super().replace(id, **options)
 
     source = MemoryStore()
     await write(source, "a", "ours")
@@ -356,7 +353,46 @@ async def test_who_writes_at_the_same_moment_is_not_run_over():
     destination.raced = False
     faulty = FaultyStore(destination)
     assert outcomes(await imported(faulty, raw, existing="replace")) == ["replaced"]
-    assert faulty.calls.count("replace") == 2
+    assert faulty.calls.count("restore") == 2
+    assert [message.text for message in (await destination.load("a")).messages] == ["ours"]  # type: ignore[union-attr]
+
+
+async def test_what_replaces_a_session_keeps_its_times(make: Make):
+    source, destination = make(), make()
+    await write(source, "b", "x")
+    await source.restore(
+        "a",
+        messages=[Message.user("ours")],
+        state={"n": 1},
+        metadata={},
+        created_at=1000.25,
+        updated_at=2000.5,
+    )
+    raw = await exported(source)
+    await destination.restore(
+        "a", messages=[Message.user("theirs")], state={}, metadata={}, created_at=500.5, updated_at=1500.5
+    )
+    assert outcomes(await imported(destination, raw, existing="replace")) == ["replaced", "written"]
+    assert await content(destination) == await content(source)
+    assert outcomes(await imported(destination, raw, existing="replace")) == ["same", "same"]
+
+
+async def test_a_store_without_restore_replaces_and_counts_it_as_written_now():
+    class Timeless(MemoryStore):
+        capabilities = MemoryStore.capabilities - {"restore"}
+
+        async def restore(self, id: str, **options: Any) -> Commit:
+            raise AssertionError
+
+    source, destination = MemoryStore(), Timeless()
+    await source.restore("a", messages=[], state={"n": 1}, metadata={}, created_at=1.5, updated_at=2.5)
+    await destination.replace("a", messages=[], state={}, metadata={})
+    raw = await exported(source)
+    assert outcomes(await imported(destination, raw, existing="replace")) == ["replaced"]
+    (info,) = (await destination.sessions()).items
+    assert info.updated_at is not None
+    assert info.updated_at > 1e9
+    assert (await destination.load("a")).state == {"n": 1}  # type: ignore[union-attr]
 
 
 async def test_a_session_that_is_too_large_for_the_store_fails_alone(make: Make):

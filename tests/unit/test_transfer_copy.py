@@ -13,6 +13,7 @@ import pytest
 from littleghost import (
     ALL_ACTORS,
     ConfigurationError,
+    CorruptSessionError,
     MemoryStore,
     Message,
     SessionStore,
@@ -227,6 +228,127 @@ async def test_another_session_in_its_place(make: Make, existing: Any, outcome: 
     snapshot = await destination.load("s002")
     assert snapshot is not None
     assert snapshot.messages[0].text == text
+
+
+async def test_a_replaced_session_has_the_times_of_the_source(make: Make):
+    source, destination = make(), make()
+    await fill(source, 3)
+    await destination.restore(
+        "s002", messages=[Message.user("mine")], state={}, metadata={}, created_at=500.5, updated_at=1500.5
+    )
+    assert outcomes(await copied(source, destination, existing="replace")) == [
+        "written",
+        "written",
+        "replaced",
+    ]
+    assert await content(destination) == await content(source)
+
+
+async def test_the_destination_is_pruned_of_what_the_source_lost(make: Make):
+    source, destination = make(), make()
+    for actor in (None, "", "bob"):
+        await fill(source, 3, actor)
+    await copied(source, destination)
+    for actor in (None, "", "bob"):
+        await source.delete("s001", actor_id=actor)
+    await destination.replace("new", messages=[Message.user("x")], state={}, metadata={})
+    done = await copied(source, destination)
+    assert outcomes(done) == ["same"] * 6
+    assert len(await content(destination)) == 10
+    done = await copied(source, destination, actor_id="bob", prune=True)
+    assert [(one.outcome, one.actor_id, one.id) for one in done] == [
+        ("same", "bob", "s000"),
+        ("same", "bob", "s002"),
+        ("pruned", "bob", "s001"),
+    ]
+    assert len(await content(destination)) == 9
+    done = await copied(source, destination, prune=True)
+    assert outcomes(done) == ["same"] * 6 + ["pruned"] * 3
+    assert [(one.actor_id, one.id, one.count) for one in done[6:]] == [
+        (None, "new", 0),
+        (None, "s001", 0),
+        ("", "s001", 0),
+    ]
+    assert await content(destination) == await content(source)
+
+
+async def test_more_than_a_page_is_pruned(make: Make):
+    source, destination = make(), make()
+    await fill(destination, 250)
+    await fill(source, 5)
+    watched = FaultyStore(source)
+    assert outcomes(await copied(watched, destination, prune=True)) == ["same"] * 5 + ["pruned"] * 245
+    assert watched.calls.count("load") == 250  # what was copied is not looked for again
+    assert await content(destination) == await content(source)
+
+
+@pytest.mark.parametrize("where", ["body", "entry", "destination"])
+async def test_nothing_is_pruned_where_a_session_failed(where: str):
+    class Unlisted(MemoryStore):
+        async def sessions(self, **options: Any) -> Any:
+            page = await super().sessions(**options)
+            if any(info.id == "s003" for info in page.items):
+                raise CorruptSessionError("the entry is damaged")
+            return page
+
+    source = Unlisted() if where == "entry" else MemoryStore()
+    destination = MemoryStore()
+    await fill(source, 5)
+    await fill(destination, 9)
+    if where != "entry":
+        kept = (source if where == "body" else destination)._kept[None, "s003"]
+        kept.bodies = [body[:-3] for body in kept.bodies]
+    done = await copied(source, destination, prune=True)
+    assert "failed" in outcomes(done)
+    assert "pruned" not in outcomes(done)
+    assert len((await destination.sessions(limit=100)).items) == 9
+
+
+async def test_nothing_is_pruned_where_the_source_goes_away():
+    source, destination = MemoryStore(), MemoryStore()
+    await fill(source, 150)
+    await fill(destination, 9, "bob")
+    for operation, number in (("sessions", 2), ("load", 150)):
+        with pytest.raises(StoreUnavailableError):
+            await copied(FaultyStore(source).fail(operation, number), destination, prune=True)
+        assert len((await destination.sessions(actor_id="bob")).items) == 9
+
+
+async def test_what_was_begun_in_the_source_meanwhile_is_not_pruned():
+    class Growing(MemoryStore):
+        async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
+            if id == "s002":
+                await self.replace("s000", messages=[Message.user("anew")], state={}, metadata={})
+            return await super().load(id, actor_id=actor_id)
+
+    source, destination = Growing(), MemoryStore()
+    await fill(source, 3)
+    await copied(source, destination)
+    await source.delete("s000")
+    await source.delete("s001")
+    done = await copied(source, destination, prune=True)
+    assert [(one.outcome, one.id) for one in done] == [("same", "s002"), ("pruned", "s001")]
+
+
+async def test_what_cannot_be_pruned_is_refused_before_anything_is_done(make: Make):
+    class Keeping(MemoryStore):
+        capabilities = MemoryStore.capabilities - {"delete"}
+
+    class Blind(MemoryStore):
+        capabilities = MemoryStore.capabilities - {"all_actors"}
+
+    with pytest.raises(UnsupportedError, match="delete, which Keeping"):
+        copy_sessions(make(), Keeping(), prune=True)
+    with pytest.raises(UnsupportedError, match="all_actors, which Blind"):
+        copy_sessions(make(), Blind(), prune=True)
+    copy_sessions(make(), Blind(), actor_id="bob", prune=True)
+
+
+async def test_a_store_onto_itself_is_not_pruned(make: Make):
+    store = make()
+    await fill(store, 5)
+    assert outcomes(await copied(store, store, prune=True)) == ["same"] * 5
+    assert len(await content(store)) == 5
 
 
 async def test_a_copy_is_of_one_snapshot_while_the_source_goes_on():

@@ -159,7 +159,7 @@ def copy_between(
     Raises:
         ConfigurationError: Sessions are to be deleted, and there is nobody to ask.
     """
-    tally = Tally(terminal, as_json=as_json)
+    tally = Tally(terminal, as_json=as_json, prune=prune)
     if prune and not yes:
         somebody(terminal, "what the source does not have")
         held = (

@@ -63,10 +63,12 @@ async def sessions_of(store: SessionStore, actor: str | AllActors | None = ALL_A
 class Tally:
     """How many sessions had which outcome, and which failed."""
 
-    def __init__(self, terminal: Terminal, *, as_json: bool) -> None:
+    def __init__(self, terminal: Terminal, *, as_json: bool, prune: bool = False) -> None:
         self._terminal = terminal
         self._as_json = as_json
-        self.counts = {"written": 0, "same": 0, "replaced": 0, "skipped": 0, "pruned": 0}
+        self.counts = {"written": 0, "same": 0, "replaced": 0, "skipped": 0}
+        if prune:
+            self.counts["pruned"] = 0
         self.messages = 0
         self.failed: list[dict[str, Any]] = []
 

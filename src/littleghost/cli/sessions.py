@@ -381,7 +381,7 @@ def copy_command(
     epilog=_examples(
         ("verify", "the whole store"),
         (
-            "verify --json > /var/log/verify.json || mail -s damaged me",
+            "verify > verify.txt || mail -s damaged ops@example.com < verify.txt",
             "for cron; the exit status is 1 where something is damaged",
         ),
     ),

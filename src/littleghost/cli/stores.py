@@ -51,7 +51,11 @@ def existing_store(url: str | None) -> SessionStore:
     """
     store = SQLiteStore(default_path()) if url is None else open_store(_checked(url), create=False)
     if isinstance(store, SQLiteStore) and not Path(store.path).exists():
-        what = "name another with --store" if url is None else "correct the path in its URL"
+        what = (
+            "name another with --store URL, or set LITTLEGHOST_STORE"
+            if url is None
+            else "correct the path in its URL"
+        )
         raise SessionNotFoundError(f"there is no store at {store.path}; {what}")
     return store
 

@@ -47,7 +47,7 @@ def open_store(url: str, *, create: bool = True) -> SessionStore:
     if scheme == "sqlite":
         return _sqlite(url)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(f"postgresql:{rest}", create)
+        return _postgres(f"postgresql:{rest}", create=create)
     if scheme in _LATER:
         raise UnsupportedError(
             f"{scheme}: stores are not available in this version of littleghost", operation="open_store"
@@ -78,7 +78,7 @@ def _sqlite(url: str) -> SessionStore:
     return _limited(SQLiteStore(unquote(parts.path[1:]), **chosen), limits)  # type: ignore[arg-type] (checked there)
 
 
-def _postgres(url: str, create: bool) -> SessionStore:
+def _postgres(url: str, *, create: bool) -> SessionStore:
     from littleghost.sessions.postgres import PostgresStore
     from littleghost.sessions.postgres.urls import OPTIONS, check_url
 

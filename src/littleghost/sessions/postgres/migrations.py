@@ -36,13 +36,13 @@ async def prepare(connection: Any, statements: Statements, *, create: bool) -> N
     elif found == 0:
         raise StoreUnavailableError(
             f"PostgreSQL: there is no store in schema {statements.schema!r} with prefix {statements.prefix!r}; look at the database, "
-            "schema and table_prefix of the URL, or let one that is opened with create=True make it",
+            "schema and table_prefix of the URL, or let one with create=True make it",
             code=None,
         )
     else:
         raise FormatError(
-            f"PostgreSQL: the tables have format {found}, this version of the library works on {VERSION}, and it was told to change nothing "
-            "(create=False); use the version that made them, or back up and let a store that is opened with create=True bring them up to date",
+            f"PostgreSQL: the tables have format {found}, this library works on {VERSION}, and create=False changes nothing; "
+            "use the version that made them, or back up and let a store with create=True bring them up to date",
             found=found,
             supported=VERSION,
         )

@@ -99,8 +99,8 @@ def check_url(url: Any) -> None:
         whole, named = False, {}
     if not whole or "" in named or any("\0" in text for pair in named.items() for text in pair):
         raise ConfigurationError(
-            "the postgresql:// URL is malformed; in a user or a password, and behind the ?, write @ as %40, / as %2F, : as %3A, "
-            "# as %23 and ? as %3F"
+            "the postgresql:// URL is malformed; in a user or a password, write @ as %40, / as %2F, : as %3A, # as %23 and ? as %3F, "
+            "and behind the ? each parameter as name=value, an @ in it as %40"
         )
 
 
@@ -122,7 +122,7 @@ def check_dsn(dsn: Any) -> None:
 
 
 def foreign(dsn: str) -> list[str]:
-    """Return the names of the parameters in ``dsn`` that the server gets as settings, without ``application_name``, which is never wrong."""
+    """Return the names of what the server gets as settings from ``dsn``, without ``application_name``, which is never wrong."""
     return [name for name in _parameters(dsn) if name not in DRIVERS and name != "application_name"]
 
 

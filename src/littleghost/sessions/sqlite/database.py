@@ -12,7 +12,8 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -258,19 +259,20 @@ class DatabaseFile(Struct, frozen=True):
         """Make tables, or make those of an older format into ours, within a transaction that writes."""
         if version == sql.VERSION:
             return
-        if version:
+        new = () if version else (*sql.SCHEMAS[sql.VERSION], sql.MARK)
+        steps = [sql.UPGRADES[older] for older in range(version or sql.VERSION, sql.VERSION)]
+        # It sees what was committed before, and nobody else writes meanwhile.
+        with closing(sqlite3.connect(self.path)) as beside:
             connection.create_function("hour_of", 1, rows.hour_of)
             connection.create_function("size_sum", 3, rows.size_sum)
-            steps = [sql.UPGRADES[older] for older in range(version, sql.VERSION)]
-        else:
-            steps = [(*sql.SCHEMAS[sql.VERSION], sql.MARK)]
-        try:
-            for statement in itertools.chain(*steps, [sql.MARK_VERSION]):
-                connection.execute(statement)
-        except sqlite3.Error as error:
-            if version and is_denied(error):
-                raise self._stuck(version) from error
-            raise
+            connection.create_function("size_of", 2, partial(_size_of, beside))
+            try:
+                for statement in itertools.chain(new, *steps, [sql.MARK_VERSION]):
+                    connection.execute(statement)
+            except sqlite3.Error as error:
+                if version and is_denied(error):
+                    raise self._stuck(version) from error
+                raise
         self._recognise(connection)
 
     def _stuck(self, version: int) -> FormatError:
@@ -354,6 +356,14 @@ class SameFile:
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
+
+
+def _size_of(db: sqlite3.Connection, first: object, last: object) -> int:
+    """Return how many bytes the bodies at these rowids have; ``0`` if they cannot be read, nor the session then."""
+    try:
+        return db.execute(sql.SIZE_OF, (first, last)).fetchone()[0]
+    except sqlite3.DatabaseError:
+        return 0
 
 
 def _words(text: object) -> list[str]:

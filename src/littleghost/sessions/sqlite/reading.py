@@ -98,7 +98,8 @@ def listed(db: sqlite3.Connection, asked: Listing) -> list[SessionInfo]:
 
 
 def _by_id(db: sqlite3.Connection, asked: Listing) -> list[Any]:
-    since, until = _span(asked)
+    # Where nothing was asked of the time none is compared: one that is damaged must be met, and not passed over.
+    since, until = asked.since, asked.until
     after, limit = asked.after, asked.limit + 1
     if isinstance(asked.actor_id, AllActors):
         # Every scope has a character.

@@ -116,24 +116,22 @@ UPGRADES: Final = {
         INSERT INTO sessions
         SELECT key, scope, id, epoch, number, root, count, size, size_sum(key, epoch, size), hour_of(updated_at),
             created_at, updated_at, fixed_sum, head_sum, body_sum, state, metadata
-        FROM (
-            SELECT *, (
-                SELECT coalesce(sum(length(body)), 0) FROM commits
-                WHERE rowid BETWEEN key << 32 | root AND key << 32 | number
-            ) AS size FROM sessions_1
-        )
+        FROM (SELECT *, size_of(key << 32 | root, key << 32 | number) AS size FROM sessions_1)
         """,
         "DROP TABLE sessions_1",
         _SESSIONS_BY_HOUR,
         _SESSIONS_BY_SCOPE,
     ),
 }
-"""What makes of each format the next one, in the transaction that also changes ``user_version``; `rows` has the functions.
+"""What makes of each format the next one, in the transaction that also changes ``user_version``; `rows` has the functions. ``size_of``
+reads bodies beside the transaction, for a page of them that cannot be read must not end it.
 
 Sums are taken over as they are, so damage stays damage. Other processes may have the file open with a library that knows only the older
 format, and it looks no second time: so a step that changes what rows mean also renames a column that all its statements name. They then
 fail, and write nothing. Tables are made by the text for a new file, for `SCHEMAS` is compared with what is there.
 """
+
+SIZE_OF: Final = "SELECT coalesce(sum(length(body)), 0) FROM commits WHERE rowid BETWEEN ? AND ?"
 
 MARK: Final = f"PRAGMA application_id = {APPLICATION_ID}"
 MARK_VERSION: Final = f"PRAGMA user_version = {VERSION}"
@@ -202,18 +200,18 @@ DELETE_NAME: Final = "DELETE FROM names WHERE hash = ?"
 FIRST_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
         length(state) + length(metadata), scope, id, metadata
-    FROM sessions WHERE scope = ? AND updated_at >= ? AND updated_at < ? ORDER BY id LIMIT ?
+    FROM sessions WHERE scope = ?1 AND (?2 IS NULL OR updated_at >= ?2) AND (?3 IS NULL OR updated_at < ?3) ORDER BY id LIMIT ?4
 """
 NEXT_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
         length(state) + length(metadata), scope, id, metadata
-    FROM sessions WHERE scope = ? AND id > ? AND updated_at >= ? AND updated_at < ? ORDER BY id LIMIT ?
+    FROM sessions WHERE scope = ?1 AND id > ?2 AND (?3 IS NULL OR updated_at >= ?3) AND (?4 IS NULL OR updated_at < ?4) ORDER BY id LIMIT ?5
 """
 NEXT_OF_ALL: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
         length(state) + length(metadata), scope, id, metadata
     FROM sessions INDEXED BY sqlite_autoindex_sessions_1
-    WHERE (scope, id) > (?, ?) AND updated_at >= ? AND updated_at < ? ORDER BY scope, id LIMIT ?
+    WHERE (scope, id) > (?1, ?2) AND (?3 IS NULL OR updated_at >= ?3) AND (?4 IS NULL OR updated_at < ?4) ORDER BY scope, id LIMIT ?5
 """
 RECENT_SESSIONS: Final = """
     SELECT key, epoch, number, root, count, created_at, updated_at, size, size_sum, hour, fixed_sum, small_sum,
