@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from littleghost.message import Message
 from littleghost.sessions.commits import unpack_bodies, unpack_object, window
 from littleghost.sessions.contract import ANY
 from littleghost.sessions.memory import MemoryStore
+from littleghost.sessions.sqlite import SQLiteStore
 
 
 async def write(store, count, *texts, id="a", **options):
@@ -132,3 +134,21 @@ def test_windows():
     assert window(0, 3, None) == (0, 0)
     with pytest.raises(DataError):
         window(10, 0, None)
+
+
+@pytest.mark.parametrize("store", [MemoryStore, lambda: SQLiteStore(tempfile.mkdtemp() + "/a.db")])
+async def test_numbers_beyond_all_bounds_are_refused_by_name(store):
+    huge = 10**400
+    async with store() as kept:
+        for name, call in {
+            "since": lambda: kept.sessions(since=huge),
+            "until": lambda: kept.sessions(until=-huge),
+            "expire_after": lambda: kept.expire(expire_after=huge),
+            "updated_at": lambda: kept.restore("a", messages=[], state={}, metadata={}, updated_at=huge),
+            "created_at": lambda: kept.restore("a", messages=[], state={}, metadata={}, created_at=1e308),
+        }.items():
+            with pytest.raises(DataError, match=name):
+                await call()
+        assert (await kept.sessions(limit=huge)).items == ()
+        assert await kept.expire(expire_after=1, limit=huge) == 0
+        assert (await kept.tail("a", limit=huge)).items == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast, get_args
 
@@ -344,9 +343,12 @@ def _after(cursor: Any, actor_id: str | AllActors | None, order: str) -> Place |
 def _seconds(value: Any, name: str) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:  # noqa: PLR0124 (NaN)
         raise DataError.at(name, f"expected seconds, got {data.kind(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise DataError.at(name, "is beyond all time") from None
 
 
 def _integer(value: Any, name: str) -> None:

@@ -393,7 +393,7 @@ class Session:
     async def delete(self) -> bool:
         """Delete the session and everything about it; return whether there was one.
 
-        Unlike every other write it asks for no revision: what others have added since is deleted too.
+        Unlike every other write it asks for no revision and no lease: what others have added since is deleted too.
         """
         async with self._lock:
             self._forget()

@@ -24,13 +24,14 @@ from littleghost.sessions.contract import (
     ALL_ACTORS,
     AllActors,
     Commit,
+    Damage,
     SessionInfo,
     SessionStore,
     Snapshot,
 )
 from littleghost.sessions.exchange import ExportReader, ExportWriter, Flaw, WholeSession
 from littleghost.sessions.records import PART
-from littleghost.sessions.walk import Gap, walk
+from littleghost.sessions.walk import Gap, unlisted, walk
 
 __all__ = ["TAKEN", "Existing", "Transferred", "copy_sessions", "export_sessions", "import_sessions", "need"]
 
@@ -99,6 +100,8 @@ async def _export(
     store: SessionStore, actor_id: str | AllActors | None, report: Callable[[Transferred], object]
 ) -> AsyncGenerator[bytes]:
     writer = ExportWriter()
+    told: set[tuple[str | None, str | None]] = set()
+    written = 0
     yield writer.header()
     async with aclosing(walk(store, actor_id)) as listed:
         async for info in listed:
@@ -112,12 +115,19 @@ async def _export(
                     continue
                 lines = writer.session(whole)
             except ProtocolError as error:
+                told.add((info.actor_id, info.id))
                 yield writer.damaged(info.id, info.actor_id, str(error))
                 report(_failed(info, str(error)))
                 continue
             for line in lines:
                 yield line
+            written += 1
             report(_done(whole, "written"))
+    async with aclosing(unlisted(store, actor_id, written + len(told))) as hidden:
+        async for damage in hidden:
+            if (damage.actor_id, damage.id) not in told:
+                yield writer.damaged(damage.id, damage.actor_id, damage.problem)
+                report(_failed(damage, damage.problem))
     yield writer.totals()
 
 
@@ -221,7 +231,8 @@ async def _copy(
     prune: bool,
 ) -> AsyncGenerator[Transferred]:
     seen: set[bytes] = set()
-    whole_walk = True
+    told: set[tuple[str | None, str | None]] = set()
+    whole_walk, read = True, 0
 
     async def one(info: SessionInfo | Gap) -> Transferred | None:
         if isinstance(info, Gap):
@@ -240,8 +251,16 @@ async def _copy(
     ):
         async for outcome in done:
             if outcome is not None:
-                whole_walk = whole_walk and outcome.outcome != "failed"
+                read += outcome.id is not None
+                if outcome.outcome == "failed":
+                    whole_walk = False
+                    told.add((outcome.actor_id, outcome.id))
                 yield outcome
+    async with aclosing(unlisted(source, actor_id, read)) as hidden:
+        async for damage in hidden:
+            whole_walk = False
+            if (damage.actor_id, damage.id) not in told:
+                yield _failed(damage, f"cannot be read: {damage.problem}")
     if prune and whole_walk:
         async with aclosing(_prune(source, destination, actor_id, seen)) as pruned:
             async for outcome in pruned:
@@ -400,7 +419,7 @@ def _done(whole: WholeSession, outcome: Outcome) -> Transferred:
     )
 
 
-def _failed(what: WholeSession | SessionInfo | Flaw | None, problem: str) -> Transferred:
+def _failed(what: WholeSession | SessionInfo | Flaw | Damage | None, problem: str) -> Transferred:
     id, actor_id = (what.id, what.actor_id) if what else (None, None)
     return Transferred(id=id, actor_id=actor_id, outcome="failed", problem=problem)
 

@@ -1,4 +1,4 @@
-"""Going through all sessions of a store, and around what is damaged.
+"""Going through all sessions of a store, around what is damaged, and finding what no list shows.
 
 By id, page after page. A session whose own entry in the list is damaged takes its page with it, and all that follows; from there on the
 others are found by the time at which they were last written, in windows that are halved until the damaged one is alone in its own.
@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from littleghost.errors import ProtocolError
 from littleghost.sessions.commits import scope_of
-from littleghost.sessions.contract import AllActors, SessionInfo, SessionStore
+from littleghost.sessions.contract import ALL_ACTORS, AllActors, Damage, SessionInfo, SessionStore
 
-__all__ = ["Gap", "walk"]
+__all__ = ["Gap", "unlisted", "walk"]
 
 PAGE: Final = 100
 
@@ -79,6 +79,29 @@ async def walk(store: SessionStore, actor_id: str | AllActors | None) -> AsyncGe
                 yield item
     if gap is not None:
         yield gap
+
+
+async def unlisted(
+    store: SessionStore, actor_id: str | AllActors | None, seen: int
+) -> AsyncGenerator[Damage]:
+    """Yield what is damaged, where a store has more sessions than ``seen``: damage can hide one from every list.
+
+    A store that cannot tell how many it has, or not verify itself, is believed. Where others begin sessions meanwhile, it is verified
+    for nothing.
+    """
+    if not store.capabilities >= {"statistics", "verify"}:
+        return
+    if seen >= (await store.statistics(actor_id=actor_id)).sessions:
+        return
+    cursor: str | None = None
+    while True:
+        step = await store.verify(limit=PAGE, cursor=cursor)
+        for damage in step.damaged:
+            if damage.id is None or actor_id in (ALL_ACTORS, damage.actor_id):
+                yield damage
+        cursor = step.cursor
+        if cursor is None:
+            return
 
 
 class _Around:

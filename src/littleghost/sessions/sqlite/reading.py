@@ -100,7 +100,7 @@ def listed(db: sqlite3.Connection, asked: Listing) -> list[SessionInfo]:
 def _by_id(db: sqlite3.Connection, asked: Listing) -> list[Any]:
     # Where nothing was asked of the time none is compared: one that is damaged must be met, and not passed over.
     since, until = asked.since, asked.until
-    after, limit = asked.after, asked.limit + 1
+    after, limit = asked.after, _one_more(asked)
     if isinstance(asked.actor_id, AllActors):
         # Every scope has a character.
         key = ("", "") if after is None else after.key
@@ -118,9 +118,13 @@ def _by_time(db: sqlite3.Connection, asked: Listing) -> list[Any]:
         moment, key = asked.after.updated_at, asked.after.key
     span = (rows.hour_of(since), rows.hour_of(min(until, moment)), since, until, moment)
     if isinstance(asked.actor_id, AllActors):
-        return db.execute(sql.RECENT_OF_ALL, (*span, *key, asked.limit + 1)).fetchall()
+        return db.execute(sql.RECENT_OF_ALL, (*span, *key, _one_more(asked))).fetchall()
     scope = scope_of(asked.actor_id)
-    return db.execute(sql.RECENT_SESSIONS, (scope, *span, key[1], asked.limit + 1)).fetchall()
+    return db.execute(sql.RECENT_SESSIONS, (scope, *span, key[1], _one_more(asked))).fetchall()
+
+
+def _one_more(asked: Listing) -> int:
+    return min(asked.limit, rows.LAST_NUMBER) + 1
 
 
 def _span(asked: Listing) -> tuple[float, float]:

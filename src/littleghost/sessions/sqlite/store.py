@@ -203,7 +203,9 @@ class SQLiteStore(RecordStore):
 
     async def expire(self, *, expire_after: float, limit: int = 100) -> int:
         check_expiry(expire_after, limit)
-        return await self._change(partial(writing.expire, expire_after=expire_after, limit=limit))
+        return await self._change(
+            partial(writing.expire, expire_after=expire_after, limit=min(limit, rows.LAST_NUMBER))
+        )
 
     async def verify(self, *, limit: int = 100, cursor: str | None = None) -> Verified:
         """Read up to ``limit`` sessions of any actor whole, and tell what is damaged; see `SessionStore.verify`.
