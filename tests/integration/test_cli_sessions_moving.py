@@ -443,6 +443,25 @@ def test_what_is_damaged_is_deleted_with_the_rest(littleghost: Run, tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "3 sessions deleted\n", "")
 
 
+def test_what_is_too_damaged_to_delete_does_not_keep_the_rest(littleghost: Run, tmp_path: Path):
+    fill(tmp_path / "a.db", 3, "bob")
+    fill(tmp_path / "a.db", 2, "eve")
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+        changed = "UPDATE sessions SET created_at = 'text' WHERE id = 's1' AND scope LIKE '%bob%'"
+        assert db.execute(changed).rowcount == 1
+    command = ("delete", "--actor", "bob", "--all", "-y", "--store", "sqlite:///a.db")
+    done = littleghost(*command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "2 sessions deleted\n", 1)
+    assert done.stderr.startswith("failed: s1 (actor bob): ")
+    done = littleghost(*command, "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert (found["deleted"], [failed["id"] for failed in found["failed"]]) == (0, ["s1"])
+    assert littleghost("verify", "--store", "sqlite:///a.db").stdout.endswith(
+        "3 sessions checked, 1 damaged\n"
+    )
+
+
 @pytest.mark.skipif(os.name == "nt", reason="terminals of Unix")
 def test_deleting_everything_of_an_actor_asks_before(environment: dict[str, str], tmp_path: Path):
     fill(tmp_path / "a.db", 3, "bob")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ pytest.importorskip("typer")
 
 from littleghost import (
     ConfigurationError,
+    Image,
     LocalModel,
     Message,
     SessionBusyError,
@@ -24,7 +27,7 @@ from littleghost import (
 )
 from littleghost.cli.choosing import what_to_expect
 from littleghost.cli.stores import default_path
-from littleghost.cli.terminal import describe, exit_status, one_line, printable, short_call
+from littleghost.cli.terminal import describe, exit_status, one_line, printable, short_call, write_json
 from littleghost.cli.transcripts import lines_of
 
 
@@ -149,3 +152,45 @@ def test_the_agent_of_the_demo_needs_neither():
         "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import littleghost.cli.demo_agent"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+HIDDEN = "\x1b]0;pwned\x07 \x7f\x9b2J \u202e\u2066 \u200f\u061c \u2028 \U000e0041"
+
+
+def test_nothing_in_a_conversation_reaches_a_terminal_raw():
+    call = ToolUse(id=HIDDEN, name=HIDDEN, input={HIDDEN: HIDDEN})
+    messages = [
+        Message.user(HIDDEN),
+        Message.assistant([call]),
+        Message.tool([ToolResult(tool_use_id=HIDDEN, content=HIDDEN)]),
+        Message.user([Image(data=b"", media_type="image/png")]),
+    ]
+    for full in (True, False):
+        for line in lines_of(messages, full=full):
+            assert not set(line.text) & (set(HIDDEN) - set("]0;pwned2JA ")), line
+
+
+def test_json_holds_nothing_that_a_terminal_obeys_and_says_the_same():
+    out = io.StringIO()
+    write_json({HIDDEN: [HIDDEN, "é🦄"]}, out)
+    assert not set(out.getvalue()) & (set(HIDDEN) - set("]0;pwned2JA "))
+    assert json.loads(out.getvalue()) == {HIDDEN: [HIDDEN, "é🦄"]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@h/db",
+        "postgresql://u:se/cret@h/db",
+        "postgresql://u:sec@ret@h/db",
+        "postgresql://u:sec ret@h/db",
+        "postgresql:/u:secret@h",
+        "u:secret@h/db",
+        "postgresql://h/db?password=secret",
+    ],
+)
+def test_a_password_is_shown_in_no_error_however_it_was_typed(url: str):
+    shown = describe(ConfigurationError(f"this is no URL of a store: {url!r}; one looks like sqlite:///a.db"))
+    assert "sec" not in shown
+    assert "ret" not in shown
+    assert "sqlite:///a.db" in shown

@@ -14,7 +14,7 @@ from littleghost.cli.progress import failure, named, progress, sessions_of
 from littleghost.cli.quantities import amount
 from littleghost.cli.stores import closing, existing_store
 from littleghost.cli.terminal import Terminal, printable, write_json
-from littleghost.sessions.walk import Gap, walk
+from littleghost.sessions.walk import Gap, unlisted, walk
 
 __all__ = ["agreed", "delete_all", "delete_session", "fork_session", "somebody", "which"]
 
@@ -174,14 +174,35 @@ async def _number(store: SessionStore, actor: str) -> int:
 async def _delete_all(
     terminal: Terminal, store: SessionStore, actor: str, done: _Deleted, *, as_json: bool
 ) -> None:
+    left: dict[str | None, str] = {}
+
+    async def delete(id: str) -> None:
+        try:
+            done.sessions += await store.delete(id, actor_id=actor)
+        except ProtocolError as error:
+            left[id] = str(error)
+
     async with closing(store):
         with progress(terminal, "deleting", await sessions_of(store, actor)) as advance:
             async with aclosing(walk(store, actor)) as listed:
                 async for info in listed:
                     if isinstance(info, Gap):
-                        done.failed.append({"id": None, "actor_id": actor, "problem": info.problem})
-                        if not as_json:
-                            failure(terminal, None, actor, info.problem)
+                        left[None] = info.problem
                         continue
-                    done.sessions += await store.delete(info.id, actor_id=actor)
+                    await delete(info.id)
                     advance(1)
+            # What no list shows has its name from the check of the store.
+            async with aclosing(unlisted(store, actor, len(left.keys() - {None}))) as hidden:
+                async for damage in hidden:
+                    if damage.id is None:
+                        left[None] = damage.problem
+                    elif damage.id not in left:
+                        await delete(damage.id)
+        if "statistics" in store.capabilities:
+            rest = (await store.statistics(actor_id=actor)).sessions
+            if rest <= len(left.keys() - {None}):  # so there is none without a name
+                left.pop(None, None)
+    for id, problem in left.items():
+        done.failed.append({"id": id, "actor_id": actor, "problem": problem})
+        if not as_json:
+            failure(terminal, id, actor, problem)

@@ -239,7 +239,7 @@ def delete_command(
 ) -> None:
     """Delete a session, or all of an actor, for good. Asks before, and refuses where it cannot ask.
 
-    With --all, the exit status is 1 where something of the actor could not be found because of damage.
+    With --all, the exit status is 1 where something of the actor may be left because of damage.
     """
 
     def work(terminal: Terminal) -> int | None:

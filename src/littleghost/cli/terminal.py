@@ -21,13 +21,22 @@ __all__ = ["Terminal", "one_line", "printable", "reporting", "short_call", "with
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 
-# A model's text may hold what moves the cursor, recolours or overwrites what is there, or turns the direction of writing.
+# A model's text may hold what moves the cursor, recolours or overwrites what is there, turns the direction of writing, or is not seen.
+_HIDDEN = [
+    *range(0x7F, 0xA0),
+    0x061C,
+    *range(0x200E, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A),
+    *range(0xE0000, 0xE0080),
+]
 _SAFE: dict[int, int | str | None] = {
+    **dict.fromkeys(_HIDDEN, "\ufffd"),
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"},
     0x0D: None,
     0x7F: 0x2421,
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"),
 }
+_ESCAPED = {code: json.dumps(chr(code))[1:-1] for code in _HIDDEN} | {0x7F: "\\u007f"}
 
 
 def printable(text: str, *, lines: bool = True) -> str:
@@ -86,21 +95,25 @@ def _console(file: TextIO) -> Console:
 
 
 def write_json(value: Any, file: TextIO | None = None) -> None:
-    """Write ``value`` in one line to ``file``, standard output unless given."""
-    (file or sys.stdout).write(msgspec.json.encode(value).decode() + "\n")
+    """Write ``value`` in one line to ``file``, standard output unless given; what a terminal would obey is escaped."""
+    (file or sys.stdout).write(msgspec.json.encode(value).decode().translate(_ESCAPED) + "\n")
 
 
 _PASSWORD = re.compile(
-    r"(?P<before>://)(?:[^\s/]*|[^\s/:@]*:\S*)@|(?P<option>\b(?:password|sslpassword)=)[^\s&'\"]*",
+    r"(?P<before>://)(?:[^\s/]*|[^\s/:@]*:\S*|[^\s/:@]*:[^@\n]*)@|(?P<option>\b(?:password|sslpassword)=)[^\s&'\"]*"
+    r"|(?P<half>\b[^\s/:@'\"]+:/?)\S+@",
     re.IGNORECASE,
 )
 
 
 def without_password(text: str) -> str:
     """Return ``text`` without what the URLs in it have before the host, which may be a password, and without those in their options."""
-    return _PASSWORD.sub(
-        lambda found: f"{found['before']}…@" if found["before"] else f"{found['option']}…", text
-    )
+
+    def hidden(found: re.Match[str]) -> str:
+        before = found["before"] or found["half"]
+        return f"{before}…@" if before else f"{found['option']}…"
+
+    return _PASSWORD.sub(hidden, text)
 
 
 def describe(error: BaseException) -> str:

@@ -47,7 +47,7 @@ def _call(call: ToolUse, *, full: bool) -> Line:
     if full:
         return Line(
             "cyan",
-            f"call {printable(call.id)}: {call.name} {printable(json.dumps(call.input, ensure_ascii=False))}",
+            f"call {printable(call.id)}: {printable(call.name)} {printable(json.dumps(call.input, ensure_ascii=False))}",
         )
     return Line("cyan", f"  call {short_call(call.name, call.input)}")
 
