@@ -471,11 +471,32 @@ async def test_sessions_whose_entries_are_damaged_cost_no_others(tmp_path: Path,
     assert await content(copied) == expected
     assert outcomes(done).count("failed") == len(bad)
     assert outcomes(reported).count("written") == 250 - len(bad)
-    assert len(
-        [one for one in reported if one.outcome == "failed" and "cannot be listed" in (one.problem or "")]
-    ) == len(bad)
+    # Once each, and by its name, which the check of the store knows.
+    for told in (done, reported):
+        failed = sorted(one.id or "" for one in told if one.outcome == "failed")
+        assert failed == [f"s{number:03}" for number in bad]
     assert outcomes(await imported(destination, raw)).count("failed") == len(bad)
     assert await content(destination) == expected
+
+
+async def test_where_the_check_of_the_store_fails_too_something_is_told():
+    class Hides(MemoryStore):
+        async def sessions(self, **options: Any) -> Any:
+            page = await super().sessions(**options)
+            return Page(items=page.items[1:])
+
+        async def verify(self, **options: Any) -> Any:
+            raise CorruptSessionError("nothing fits together")
+
+    store = Hides()
+    await write(store, "a", "x")
+    await write(store, "b", "x")
+    reported: list[Transferred] = []
+    await exported(store, report=reported.append)
+    assert [(one.id, one.outcome, one.problem) for one in reported] == [
+        ("b", "written", None),
+        (None, "failed", "nothing fits together"),
+    ]
 
 
 async def test_of_what_was_written_in_the_same_moment_as_a_damaged_one_the_first_are_found(tmp_path: Path):

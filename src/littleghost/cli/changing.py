@@ -175,6 +175,7 @@ async def _delete_all(
     terminal: Terminal, store: SessionStore, actor: str, done: _Deleted, *, as_json: bool
 ) -> None:
     left: dict[str | None, str] = {}
+    gaps: list[Gap] = []
 
     async def delete(id: str) -> None:
         try:
@@ -187,21 +188,18 @@ async def _delete_all(
             async with aclosing(walk(store, actor)) as listed:
                 async for info in listed:
                     if isinstance(info, Gap):
-                        left[None] = info.problem
+                        gaps.append(info)
                         continue
                     await delete(info.id)
                     advance(1)
             # What no list shows has its name from the check of the store.
-            async with aclosing(unlisted(store, actor, len(left.keys() - {None}))) as hidden:
+            told = {(actor, id) for id in left}
+            async with aclosing(unlisted(store, actor, len(told), told, gaps)) as hidden:
                 async for damage in hidden:
                     if damage.id is None:
                         left[None] = damage.problem
-                    elif damage.id not in left:
+                    else:
                         await delete(damage.id)
-        if "statistics" in store.capabilities:
-            rest = (await store.statistics(actor_id=actor)).sessions
-            if rest <= len(left.keys() - {None}):  # so there is none without a name
-                left.pop(None, None)
     for id, problem in left.items():
         done.failed.append({"id": id, "actor_id": actor, "problem": problem})
         if not as_json:

@@ -101,7 +101,7 @@ def write_json(value: Any, file: TextIO | None = None) -> None:
 
 _PASSWORD = re.compile(
     r"(?P<before>://)(?:[^\s/]*|[^\s/:@]*:\S*|[^\s/:@]*:[^@\n]*)@|(?P<option>\b(?:password|sslpassword)=)[^\s&'\"]*"
-    r"|(?P<half>\b[^\s/:@'\"]+:/?)\S+@",
+    r"|(?P<half>\b[^\s/:@'\"]+:/?)(?!/)\S+@",
     re.IGNORECASE,
 )
 

@@ -101,13 +101,13 @@ async def _export(
 ) -> AsyncGenerator[bytes]:
     writer = ExportWriter()
     told: set[tuple[str | None, str | None]] = set()
+    gaps: list[Gap] = []
     written = 0
     yield writer.header()
     async with aclosing(walk(store, actor_id)) as listed:
         async for info in listed:
             if isinstance(info, Gap):
-                yield writer.damaged(None, None, info.problem)
-                report(_failed(None, info.problem))
+                gaps.append(info)
                 continue
             try:
                 whole = await _read(store, info)
@@ -123,11 +123,10 @@ async def _export(
                 yield line
             written += 1
             report(_done(whole, "written"))
-    async with aclosing(unlisted(store, actor_id, written + len(told))) as hidden:
+    async with aclosing(unlisted(store, actor_id, written + len(told), told, gaps)) as hidden:
         async for damage in hidden:
-            if (damage.actor_id, damage.id) not in told:
-                yield writer.damaged(damage.id, damage.actor_id, damage.problem)
-                report(_failed(damage, damage.problem))
+            yield writer.damaged(damage.id, damage.actor_id, damage.problem)
+            report(_failed(damage, damage.problem))
     yield writer.totals()
 
 
@@ -232,11 +231,13 @@ async def _copy(
 ) -> AsyncGenerator[Transferred]:
     seen: set[bytes] = set()
     told: set[tuple[str | None, str | None]] = set()
+    gaps: list[Gap] = []
     whole_walk, read = True, 0
 
     async def one(info: SessionInfo | Gap) -> Transferred | None:
         if isinstance(info, Gap):
-            return _failed(None, info.problem)
+            gaps.append(info)
+            return None
         if prune:
             seen.add(_digest(info))
         try:
@@ -251,16 +252,15 @@ async def _copy(
     ):
         async for outcome in done:
             if outcome is not None:
-                read += outcome.id is not None
+                read += 1
                 if outcome.outcome == "failed":
                     whole_walk = False
                     told.add((outcome.actor_id, outcome.id))
                 yield outcome
-    async with aclosing(unlisted(source, actor_id, read)) as hidden:
+    async with aclosing(unlisted(source, actor_id, read, told, gaps)) as hidden:
         async for damage in hidden:
             whole_walk = False
-            if (damage.actor_id, damage.id) not in told:
-                yield _failed(damage, f"cannot be read: {damage.problem}")
+            yield _failed(damage, f"cannot be read: {damage.problem}" if damage.id else damage.problem)
     if prune and whole_walk:
         async with aclosing(_prune(source, destination, actor_id, seen)) as pruned:
             async for outcome in pruned:

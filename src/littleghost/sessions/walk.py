@@ -6,7 +6,7 @@ others are found by the time at which they were last written, in windows that ar
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
 from typing import Any, Final, cast
 
@@ -82,26 +82,48 @@ async def walk(store: SessionStore, actor_id: str | AllActors | None) -> AsyncGe
 
 
 async def unlisted(
-    store: SessionStore, actor_id: str | AllActors | None, seen: int
+    store: SessionStore,
+    actor_id: str | AllActors | None,
+    seen: int,
+    told: Container[tuple[str | None, str | None]] = (),
+    gaps: Sequence[Gap] = (),
 ) -> AsyncGenerator[Damage]:
-    """Yield what is damaged, where a store has more sessions than ``seen``: damage can hide one from every list.
+    """Yield what is damaged where a store has more sessions than ``seen``: damage can hide one from every list.
 
-    A store that cannot tell how many it has, or not verify itself, is believed. Where others begin sessions meanwhile, it is verified
-    for nothing.
+    A store that cannot tell how many it has, or verify itself, is believed. Where others begin sessions meanwhile, it is verified for
+    nothing.
+
+    Args:
+        store: The store.
+        actor_id: Whose sessions.
+        seen: How many are known, whole or damaged.
+        told: Actor and id of those that are known to be damaged, which are not told again.
+        gaps: What `walk` found; told last, unless all that is missing has its name from the check of the store.
     """
-    if not store.capabilities >= {"statistics", "verify"}:
-        return
-    if seen >= (await store.statistics(actor_id=actor_id)).sessions:
-        return
-    cursor: str | None = None
-    while True:
-        step = await store.verify(limit=PAGE, cursor=cursor)
-        for damage in step.damaged:
-            if damage.id is None or actor_id in (ALL_ACTORS, damage.actor_id):
-                yield damage
-        cursor = step.cursor
-        if cursor is None:
-            return
+    missing, named = 0, False
+    if store.capabilities >= {"statistics", "verify"}:
+        try:
+            missing = (await store.statistics(actor_id=actor_id)).sessions - seen
+            cursor: str | None = None
+            while missing > 0:
+                step = await store.verify(limit=PAGE, cursor=cursor)
+                for damage in step.damaged:
+                    if damage.id is not None and actor_id not in (ALL_ACTORS, damage.actor_id):
+                        continue
+                    if damage.id is not None and (damage.actor_id, damage.id) in told:
+                        continue
+                    missing -= damage.id is not None
+                    named = True
+                    yield damage
+                cursor = step.cursor
+                if cursor is None:
+                    break
+        except ProtocolError as error:
+            if not gaps:
+                yield Damage(id=None, actor_id=None, problem=str(error))
+    if missing > 0 or not named:
+        for gap in gaps:
+            yield Damage(id=None, actor_id=None, problem=gap.problem)
 
 
 class _Around:
