@@ -319,6 +319,7 @@ def copy_sessions(
     *,
     actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
     existing: transfer.Existing = "fail",
+    prune: bool = False,
     concurrency: int = 4,
 ) -> Generator[transfer.Transferred]:
     """Do what `littleghost.copy_sessions` does."""
@@ -328,6 +329,7 @@ def copy_sessions(
             _store_of(destination),
             actor_id=actor_id,
             existing=existing,
+            prune=prune,
             concurrency=concurrency,
         )
     )

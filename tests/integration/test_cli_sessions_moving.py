@@ -713,3 +713,16 @@ def test_delete_asks_before(environment: dict[str, str], tmp_path: Path):
         screen(None, "y\n")
     with sync.SQLiteStore(tmp_path / "a.db") as store:
         assert store.load("s2") is None
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-lease"])
+def test_an_export_does_not_take_the_place_of_the_store(littleghost: Run, tmp_path: Path, end: str):
+    with sync.SQLiteStore(tmp_path / "a.db") as store:
+        sync.Session(id="a", store=store).append([Message.user("x")])
+    (tmp_path / "link.db").symlink_to(tmp_path / f"a.db{end}")
+    for output in (f"a.db{end}", str(tmp_path / f"a.db{end}"), "link.db"):
+        done = littleghost("export", "--output", output, "--store", "sqlite:///a.db")
+        assert done.returncode == 2
+        assert "is the store itself" in done.stderr
+    with sync.SQLiteStore(tmp_path / "a.db") as store:
+        assert store.load("a").count == 1

@@ -15,6 +15,7 @@ from littleghost import (
     ConfigurationError,
     LittleGhostError,
     SessionStore,
+    SQLiteStore,
     StoreUnavailableError,
     Transferred,
     copy_sessions,
@@ -47,6 +48,8 @@ def export_to(
     """Write the sessions of a store to a file, or to standard output; return the exit status."""
     tally = Tally(terminal, as_json=as_json)
     opened = existing_store(store)
+    if output != STANDARD:
+        _spare(opened, output)
     # A bar and what is exported would be one on top of the other.
     hidden = output == STANDARD and sys.stdout.isatty()
     with ExitStack() as stack:
@@ -78,6 +81,15 @@ def export_to(
         failed = f"; {len(tally.failed)} could not be read, and are not in it" if tally.failed else ""
         (terminal.err if output == STANDARD else terminal.out).print(words + failed)
     return 1 if tally.failed else 0
+
+
+def _spare(store: SessionStore, output: str) -> None:
+    """Refuse to put an export in the place of what is exported, or of the files beside it."""
+    real = os.path.realpath(output)
+    if isinstance(store, SQLiteStore) and any(
+        real == store.path + end for end in ("", "-wal", "-shm", "-lease")
+    ):
+        raise ConfigurationError(f"{output} is the store itself, or belongs to it; choose another file")
 
 
 async def _export(
