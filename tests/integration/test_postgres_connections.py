@@ -362,6 +362,60 @@ async def test_a_pool_that_stays_busy_is_an_error_that_says_so(server: PostgresS
         assert await texts(store, "a") == ["a", "b"]
 
 
+@pytest.mark.parametrize("held", ["a lock on a table", "a migration that stands still"])
+async def test_the_first_use_waits_no_longer_than_it_may(
+    held: str, server: PostgresServer, schema: str, control: asyncpg.Connection
+):
+    async with PostgresStore(server.url, schema=schema, command_timeout=0.5, acquire_timeout=0.5) as store:
+        lock = store._sql.lock
+        if "table" in held:
+            lock = f"LOCK TABLE {schema}.littleghost_format IN ACCESS EXCLUSIVE MODE"
+            async with PostgresStore(server.url, schema=schema) as maker:
+                await maker.migrate()
+        async with control.transaction():
+            await control.execute(lock)
+            operations = [store.load("a"), append(store, "a", 0, "x"), store.sessions(), store.migrate()]
+            found = await asyncio.wait_for(asyncio.gather(*operations, return_exceptions=True), 60)
+            assert [type(error) for error in found] == [StoreUnavailableError] * 4
+            assert all("holds a lock" in str(error) for error in found)
+        await append(store, "a", 0, "x")
+        assert await texts(store, "a") == ["x"]
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    assert await control.fetchval(waiting) == 0, "the server was told to break off"
+
+
+async def test_a_pool_does_with_the_connections_that_it_gets(
+    server: PostgresServer, schema: str, control: asyncpg.Connection
+):
+    await control.execute(
+        f"CREATE ROLE {schema} LOGIN CONNECTION LIMIT 2; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
+    )
+    try:
+        async with PostgresStore(
+            server.url_of(schema), schema=schema, max_connections=8, acquire_timeout=3
+        ) as store:
+            await append(store, "a", 0, "x")
+            for _ in range(3):
+                found = await asyncio.gather(*(store.load("a") for _ in range(24)))
+                assert [snapshot.count for snapshot in found] == [1] * 24
+            pool = store._pools.here()
+            async with blocked(server, schema):
+                busy = [asyncio.create_task(append(store, "a", 1, f"{number}")) for number in range(2)]
+                await asyncio.sleep(0.1)
+                # Whoever finds both of them busy is told why there is no third one.
+                with pytest.raises(StoreUnavailableError, match="no connection left"):
+                    await store.load("a")
+            await asyncio.gather(*busy, return_exceptions=True)
+            for _ in range(500):
+                if not pool._opening:
+                    break
+                await asyncio.sleep(0.01)
+            assert pool._size == len(pool._links) == 2
+            assert not pool._waiting
+    finally:
+        await control.execute(f"DROP OWNED BY {schema}; DROP ROLE {schema}")
+
+
 async def test_a_pool_opens_no_more_than_it_may(
     server: PostgresServer, schema: str, control: asyncpg.Connection
 ):

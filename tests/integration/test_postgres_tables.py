@@ -91,6 +91,23 @@ async def test_many_stores_in_one_process_too(postgres_server: PostgresServer, s
         await store.aclose()
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+async def test_whoever_waited_for_the_tables_sees_them_whatever_the_isolation(
+    postgres_server: PostgresServer, schema: str, control: asyncpg.Connection, isolation: str
+):
+    url = f"{postgres_server.url}&default_transaction_isolation={isolation.replace(' ', '%20')}"
+    stores = [PostgresStore(url, schema=schema) for _ in range(4)]
+    async with control.transaction():
+        await control.execute(stores[0]._sql.lock)
+        found = [asyncio.create_task(append(store, f"{id}", 0, "x")) for id, store in enumerate(stores)]
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while await control.fetchval(waiting) < 4:
+            await asyncio.sleep(0.01)
+    assert [commit.count for commit in await asyncio.gather(*found)] == [1] * 4
+    for store in stores:
+        await store.aclose()
+
+
 async def test_stores_with_other_prefixes_and_schemas_share_nothing(
     postgres_server: PostgresServer, schema: str
 ):
@@ -137,7 +154,8 @@ async def test_a_step_is_done_whole_or_not_at_all(
     steps = [*statements.STEPS, ("ALTER TABLE {sessions} ADD COLUMN colour text", "SELECT 1 / 0")]
     monkeypatch.setattr(statements, "STEPS", steps)
     with pytest.raises(asyncpg.DivisionByZeroError):
-        await migrate(control, statements.Statements(schema, "littleghost_"))
+        await migrate(control, statements.Statements(schema, "littleghost_"), lambda: 60.0)
+    await control.execute("ROLLBACK")
     columns = f"SELECT count(*) FROM information_schema.columns WHERE table_schema = '{schema}' AND column_name = 'colour'"
     assert await control.fetchval(columns) == 0
     assert await control.fetchval(f"SELECT version FROM {schema}.littleghost_format") == 1

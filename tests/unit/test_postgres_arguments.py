@@ -241,3 +241,10 @@ def test_the_synchronous_face_takes_the_same_arguments():
 def test_credentials_are_a_kind_of_configuration():
     assert issubclass(CredentialError, ConfigurationError)
     assert issubclass(CredentialError, LittleGhostError)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1e3", "٣", "9" * 5000])
+@pytest.mark.parametrize("kind", ["postgresql://u@h/d", "sqlite:///x.db"])
+def test_a_limit_in_a_url_that_is_no_number_is_refused(kind: str, value: str):
+    with pytest.raises(ConfigurationError, match="max_size"):
+        open_store(f"{kind}?max_size={value}")

@@ -40,6 +40,14 @@ FOREIGN = {
 }  # fmt: skip
 
 
+def test_an_argument_that_the_driver_cannot_send_is_no_damage():
+    """The server says how severe an error is, the driver does not."""
+    error = asyncpg.DataError("invalid input for query argument $2: 1000 (value out of int64 range)")
+    assert type(store_error(error)) is DataError
+    error.severity = "ERROR"
+    assert type(store_error(error)) is CorruptSessionError
+
+
 @pytest.mark.parametrize("kind", EXCEPTIONS, ids=lambda kind: kind.__name__)
 def test_every_exception_of_the_driver_is_mapped(kind: type[BaseException]):
     error = kind("said")

@@ -112,7 +112,7 @@ def _limits(options: dict[str, str]) -> SessionLimits:
     values: dict[str, int | None] = {}
     for name in _LIMITS:
         text = options.pop(name, None)
-        if text is not None and not (text.isascii() and text.isdigit()):
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 1000):
             raise ConfigurationError(f"the option {name} of the URL must be a number")
         values[name] = None if text is None else int(text)
     return SessionLimits(messages=values["max_messages"], size=values["max_size"])

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
@@ -48,6 +48,8 @@ UNSEEN_SECONDS: Final = 0.1
 
 IDLE_SECONDS: Final = 300.0
 CLOSE_SECONDS: Final = 5.0
+PATIENCE: Final = 0.2
+"""Seconds that who waits for a connection waits on, so that who opens it can say what is wrong."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,9 @@ class Link:
         return True
 
 
+Waiter = asyncio.Future[Link | None]
+
+
 class Pool:
     """The connections of one event loop. Used by tasks of that loop only."""
 
@@ -98,7 +103,8 @@ class Pool:
         self._links: set[Link] = set()
         self._idle: list[Link] = []
         self._size = 0  # with those that are being opened
-        self._waiting: deque[asyncio.Future[Link | None]] = deque()
+        self._waiting: deque[Waiter] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._left: dict[bytes, set[asyncio.Task[Any]]] = {}  # whose caller was cancelled, by the session
         self._guard = asyncio.Lock()  # of who looks at the tables
@@ -191,9 +197,7 @@ class Pool:
         except Exception as error:  # noqa: BLE001 (judged by who asked)
             failed = error
             if isinstance(error, TimeoutError):
-                # asyncpg has told the server to break off, and this waits until it has.
-                with suppress(Exception):
-                    await link.raw.close(timeout=CLOSE_SECONDS)
+                await self._break_off(link)
         except BaseException:  # the loop is ending
             self._discard(link)
             answer.cancel()
@@ -228,30 +232,58 @@ class Pool:
 
     async def _make_ready(self, give_up: float) -> None:
         """See that the tables are there and ours, once for the store."""
-        async with self._guard:
+        create = self._settings.create
+
+        def patience() -> float:
+            return min(self._settings.command_timeout, max(0.01, give_up - self._loop.time()))
+
+        async with self._guarded(give_up):
             if not self._pools.ready:
-                create = self._settings.create
                 await self._alone(
-                    lambda raw: migrations.prepare(raw, self._pools.statements, create=create), give_up
+                    lambda raw: migrations.prepare(raw, self._pools.statements, patience, create=create),
+                    give_up,
                 )
                 self._pools.ready = True
 
     async def migrate(self) -> None:
-        """Make the tables, or bring them up to date."""
+        """Make the tables, or bring them up to date. A step may take longer than anybody would wait for a connection."""
         give_up = self._loop.time() + self._settings.acquire_timeout
-        async with self._guard:
-            await self._alone(lambda raw: migrations.migrate(raw, self._pools.statements), give_up)
+        async with self._guarded(give_up):
+            await self._alone(
+                lambda raw: migrations.migrate(
+                    raw, self._pools.statements, lambda: self._settings.command_timeout
+                ),
+                give_up,
+            )
             self._pools.ready = True
 
-    async def _alone(self, work: Callable[[Any], Awaitable[Answer]], give_up: float) -> Answer:
+    @asynccontextmanager
+    async def _guarded(self, give_up: float) -> AsyncGenerator[None]:
+        """Hold the guard of who looks at the tables."""
+        try:
+            async with asyncio.timeout_at(give_up):
+                await self._guard.acquire()
+        except TimeoutError:
+            raise _not_ready() from None
+        try:
+            yield
+        finally:
+            self._guard.release()
+
+    async def _alone(self, work: Callable[[Any], Awaitable[None]], give_up: float) -> None:
         """Do ``work`` with a connection, again where it can do no harm; whatever it left unfinished ends with the connection."""
         while True:
             link = await self._acquire(give_up)
             try:
-                answer = await work(link.raw)
-            except Exception as error:  # noqa: BLE001 (in our words)
-                self._discard(link)
+                await work(link.raw)
+            except Exception as error:
+                if isinstance(error, TimeoutError):
+                    self.start(self._break_off(link))
+                else:
+                    self._discard(link)
                 if outcome(error, sent=True) == "refused" or self._loop.time() > give_up:
+                    if isinstance(error, TimeoutError):
+                        raise _not_ready() from error
                     raise store_error(error) from error.__cause__
                 await asyncio.sleep(FIRST_PAUSE * random.uniform(1, 2))  # noqa: S311 (no secret)
             except BaseException:
@@ -259,7 +291,13 @@ class Pool:
                 raise
             else:
                 self._release(link)
-                return answer
+                return
+
+    async def _break_off(self, link: Link) -> None:
+        """Close ``link`` when the server has broken off what asyncpg told it to."""
+        with suppress(Exception):
+            await link.raw.close(timeout=CLOSE_SECONDS)
+        self._discard(link)
 
     # -- the pool
 
@@ -272,17 +310,19 @@ class Pool:
                 if link.is_good():
                     return link
                 self._discard(link)
-            if self._size < self._settings.max_connections:
-                return await self._open(give_up)
             link = await self._wait(give_up)
             if link is not None:
                 return link
 
     async def _wait(self, give_up: float) -> Link | None:
-        """Wait for a connection, or for room to open one."""
-        waiter: asyncio.Future[Link | None] = self._loop.create_future()
+        """Wait for a connection, the first that is given back or opened; ``None`` where there is room to open one."""
+        waiter: Waiter = self._loop.create_future()
         self._waiting.append(waiter)
-        timer = self._loop.call_at(give_up, self._send_away, waiter)
+        # Each that is opened is for whoever waits first then, so no more are than there are who wait.
+        if self._size < self._settings.max_connections and len(self._opening) < len(self._waiting):
+            self._size += 1
+            self._opening.add(self.start(self._open(waiter, give_up)))
+        timer = self._loop.call_at(give_up + PATIENCE, self._send_away, waiter, None)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -297,43 +337,58 @@ class Pool:
         finally:
             timer.cancel()
 
-    def _send_away(self, waiter: asyncio.Future[Link | None]) -> None:
+    def _send_away(self, waiter: Waiter, error: BaseException | None) -> None:
         if not waiter.done():
             self._waiting.remove(waiter)
             waiter.set_exception(
-                StoreUnavailableError(
+                error
+                or StoreUnavailableError(
                     f"PostgreSQL: all {self._settings.max_connections} connections were in use for "
                     f"{self._settings.acquire_timeout:g} s; allow more (max_connections), or wait longer (acquire_timeout)",
                     code=None,
                 )
             )
 
-    async def _open(self, give_up: float) -> Link:
-        self._size += 1
+    async def _open(self, waiter: Waiter, give_up: float) -> None:
+        """Open a connection for whoever is first then.
+
+        Args:
+            waiter: Who had it begun: is told why there is none, and may be served meanwhile by one that is given back.
+            give_up: Until when to try, by the clock of the loop.
+        """
         try:
             if self._last_wish is None:
                 self._last_wish = self._until_the_loop_ends()
                 await anext(self._last_wish)
-            link = Link(await self._connect(give_up))
-            if self.closed:
-                link.raw.terminate()
-                raise _closed()
-        except BaseException:
+            raw = await self._connect(waiter, give_up)
+        except BaseException as error:
+            self._size -= 1
+            if isinstance(error, Exception):
+                self._send_away(waiter, error)
+            self._wake()
+            if not isinstance(error, Exception):
+                raise
+            return
+        finally:
+            self._opening.discard(cast("Any", asyncio.current_task()))
+        if raw is None:
             self._size -= 1
             self._wake()
-            raise
+            return
+        link = Link(raw)
         self._links.add(link)
-        return link
+        self._release(link)
 
-    async def _connect(self, give_up: float) -> Any:
+    async def _connect(self, waiter: Waiter, give_up: float) -> Any:
+        """Return a connection; ``None`` where there was none yet, and ``waiter`` does not need it any more."""
         settings, pause = self._settings, FIRST_PAUSE
         names = {} if "application_name" in settings.dsn else {"application_name": "littleghost"}
         if not self._pools.ready:  # who was never there is most likely somewhere else
             give_up = min(give_up, self._loop.time() + settings.connect_timeout)
-        while True:
+        while not waiter.done():
             left = give_up - self._loop.time()
             try:
-                return await connect(
+                raw = await connect(
                     settings.dsn,
                     timeout=max(0.1, min(settings.connect_timeout, left)),
                     statement_cache_size=0,
@@ -344,10 +399,14 @@ class Pool:
                 again = outcome(error, sent=False) == "later" and not isinstance(failed, ConfigurationError)
                 if again and left > pause:
                     failed = None
+            else:
+                _know_arrays(raw)
+                return raw
             if failed is not None:  # raised here, where it has no context that says more than it may
                 raise failed
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
             pause = min(pause * 2, LONGEST_PAUSE)
+        return None
 
     def _release(self, link: Link) -> None:
         if self.closed or link.raw.is_closed():
@@ -406,6 +465,8 @@ class Pool:
         self.closed = True
         if self._trimming is not None:
             self._trimming.cancel()
+        for opening in self._opening:
+            opening.cancel()
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -444,6 +505,37 @@ class Pool:
             yield
         finally:
             self.end()
+
+
+def _know_arrays(raw: Any) -> None:
+    """Tell asyncpg of the arrays in our statements, which never change.
+
+    Else it asks the server, by a statement that takes functions wherever the ``search_path`` has them, and by changing a setting.
+    """
+    with suppress(AttributeError):
+        raw._protocol.get_settings().register_data_types(_ARRAYS)  # noqa: SLF001
+
+
+# By their oids. Source: https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_type.dat
+_ARRAYS: Final = tuple(
+    {
+        "oid": oid,
+        "ns": "pg_catalog",
+        "name": f"_{name}",
+        "kind": "b",
+        "basetype": None,
+        "elemtype": element,
+        "elemdelim": ",",
+        "range_subtype": None,
+        "attrtypoids": None,
+        "attrnames": None,
+        "depth": 0,
+        "basetype_name": None,
+        "elemtype_name": name,
+        "range_subtype_name": None,
+    }
+    for oid, element, name in ((1001, 17, "bytea"), (1007, 23, "int4"), (1016, 20, "int8"))
+)
 
 
 def _drop(raw: Any) -> None:
@@ -520,6 +612,14 @@ class Pools:
         for pool in inherited:
             pool.forget()
         _inherited.extend(inherited)
+
+
+def _not_ready() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "PostgreSQL: the tables cannot be looked at, or not be made or changed, within command_timeout and acquire_timeout: somebody else "
+        "holds a lock on them, or is bringing them up to date; try again, or look for who waits in pg_stat_activity",
+        code=None,
+    )
 
 
 def _closed() -> StoreError:

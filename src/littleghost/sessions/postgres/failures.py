@@ -132,6 +132,10 @@ def connect_error(error: BaseException, dsn: str) -> LittleGhostError:
 
 def _of(error: BaseException) -> LittleGhostError:
     code = code_of(error)
+    if (
+        code == "22000" and getattr(error, "severity", None) is None
+    ):  # of the driver, which uses the server's name for it
+        return DataError.at("arguments", f"one cannot be sent to PostgreSQL: {_first_line(error)}")
     if code is not None:
         kind, words = next(
             (_WORDS[part] for part in (code, code[:2]) if part in _WORDS),

@@ -6,6 +6,7 @@ hand, a row restored into the wrong place, a commit missing. They are no protect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from hashlib import blake2b
 from operator import itemgetter
@@ -15,13 +16,25 @@ from zlib import crc32
 from msgspec import Struct
 
 from littleghost.errors import CorruptSessionError, DataError
-from littleghost.message import unpack_messages
+from littleghost.message import Message, unpack_messages
 from littleghost.sessions.commits import actor_of, scope_of, unpack_bodies, unpack_object
-from littleghost.sessions.contract import Snapshot
+from littleghost.sessions.contract import Page, SessionInfo, Snapshot
 from littleghost.sessions.postgres.statements import LONG_ID, LONG_SCOPE
 from littleghost.sessions.records import Record
 
-__all__ = ["Key", "Packed", "bind", "body_sum", "id_sum", "problems", "revision", "revision_of", "snapshot"]
+__all__ = [
+    "Key",
+    "Packed",
+    "bind",
+    "hour",
+    "id_sum",
+    "info",
+    "page",
+    "problems",
+    "revision",
+    "revision_of",
+    "snapshot",
+]
 
 Row = Sequence[Any]
 
@@ -34,14 +47,16 @@ def bind(crc: int, place: int) -> int:
     return (crc ^ place & _MASK) - _SIGNED
 
 
-def body_sum(body: bytes) -> int:
-    """Return the checksum of a body, not yet bound."""
-    return crc32(body)
-
-
 def id_sum(commit_id: str | None, digest: bytes | None) -> int:
     """Return the checksum of what tells a repeated commit, not yet bound."""
     return 0 if commit_id is None else crc32(digest or b"", crc32(commit_id.encode()))
+
+
+def hour(seconds: float) -> float:
+    """Return what the index by time has of a time. The statements do the same."""
+    if not math.isfinite(seconds):
+        return seconds
+    return float(math.floor((math.floor(seconds) if -1 < seconds < 1 else seconds) / 3600))
 
 
 class Key(Struct, frozen=True):
@@ -180,6 +195,7 @@ def snapshot(key: Key, found: Sequence[Row]) -> Snapshot | None:
     # As `bind` has it.
     whole = (
         bind(key.head_sum(state, metadata), epoch + number) == sums[0]
+        and len(numbers) - 2 == number - root + 1  # a root is in no sum, and may be anything
         and numbers[2:] == tuple(range(root, number + 1))
         and list(sums[2:])
         == [(crc32(body) ^ place & _MASK) - _SIGNED for place, body in enumerate(bodies[2:], epoch + root)]
@@ -195,6 +211,80 @@ def snapshot(key: Key, found: Sequence[Row]) -> Snapshot | None:
     )
 
 
+def page(key: Key, found: Sequence[Row]) -> Page[Message]:
+    """Return the page in the rows of `statements.TAIL`.
+
+    The halving believes what it reads, and the sum of a session's row is over state and metadata, which do not come with a page. So this
+    looks whether the newest commit is what the session's row says, and whether the commits that were found are those of the page.
+
+    Raises:
+        CorruptSessionError: They do not fit together.
+    """
+    if not found:
+        return Page(items=())
+    epoch, number, count, start, stop, beyond, its_count, its_sum, its_id, its_digest = found[0][:10]
+    newest = its_count == count and _is_head(its_sum, its_id, its_digest, epoch + number + its_count)
+    if beyond or not newest or count < 0:
+        raise damaged(key.text)
+    if start == stop:
+        return Page(items=())
+    first, last, skipped = found[0][10:13]
+    if first is None or last is None or skipped is None or len(found) != last - first + 1:
+        raise damaged(key.text)
+    bodies: list[bytes] = []
+    for place, row in enumerate(found, first):
+        its_number, upto, head_sum, body_sum, commit_id, digest, body = row[13:]
+        whole = (
+            its_number == place
+            and bind(crc32(body), epoch + place) == body_sum
+            and _is_head(head_sum, commit_id, digest, epoch + place + upto)
+        )
+        if not whole:
+            raise damaged(key.text)
+        bodies.append(body)
+    upto = found[-1][14]
+    if not skipped <= start < stop <= upto:
+        raise damaged(key.text)
+    messages = unpack_bodies(bodies, upto - skipped)
+    return Page(items=messages[start - skipped : stop - skipped], cursor=start or None)
+
+
+def _is_head(checksum: int, commit_id: str | None, digest: bytes | None, place: int) -> bool:
+    return bind(id_sum(commit_id, digest), place) == checksum
+
+
+def info(row: Row) -> SessionInfo:
+    """Return what a list says of a session.
+
+    Args:
+        row: Its ``INFO``.
+
+    Raises:
+        CorruptSessionError: The row is not that of a session, or its metadata cannot be read.
+    """
+    scope, id, count, epoch, number, created_at, updated_at, size, name, packed = row
+    try:
+        actor_id, text = actor_of(scope.decode()), id.decode()
+    except UnicodeDecodeError:
+        raise damaged(named(scope, id)[1]) from None
+    if _name(scope, id) != name or not (math.isfinite(created_at) and math.isfinite(updated_at)):
+        raise damaged(text)
+    try:
+        metadata = unpack_object(packed, "metadata")
+    except CorruptSessionError as error:
+        raise CorruptSessionError(f"session {text!r}: {error}; a backup has it whole", id=text) from error
+    return SessionInfo(
+        id=text,
+        actor_id=actor_id,
+        count=count,
+        revision=revision(epoch, number),
+        created_at=created_at,
+        updated_at=updated_at,
+        size=size,
+        metadata=metadata,
+    )
+
+
 def named(scope: bytes, id: bytes) -> tuple[str | None, str]:
     """Return the actor and the id that a row names, as far as they can be read."""
     return actor_of(scope.decode("utf-8", "replace")), id.decode("utf-8", "replace")
@@ -202,12 +292,13 @@ def named(scope: bytes, id: bytes) -> tuple[str | None, str]:
 
 def problems(found: Sequence[Row]) -> list[str]:
     """Return what is wrong in the rows of `statements.WHOLE`, those of one session."""
-    _, _, _, _, _, _, _, epoch, number, root, count, size, checksum, name, scope, id, _, _, timely = found[0]
+    _, _, _, _, _, _, _, epoch, number, root, count, size, checksum, name, scope, id = found[0][:16]
     wrong: list[str] = []
     key = Key(_name(scope, id), scope, id, "")
     if key.name != name:
         wrong.append("its row has the name of another session")
-    if not timely:
+    its_hour, *times = found[0][18:]
+    if not all(map(math.isfinite, times)) or hour(times[1]) != its_hour:
         wrong.append("its time was changed: lists by time, and expiry, take it for another one's")
     for state, metadata in ((row[16], row[17]) for row in found if row[16] is not None):
         if bind(key.head_sum(state, metadata), epoch + number) != checksum:
@@ -218,10 +309,15 @@ def problems(found: Sequence[Row]) -> list[str]:
             for text in _unreadable(value, what)
         ]
     commits = {row[0]: row for row in found if row[0] is not None}
-    missing = [place for place in range(root, number + 1) if place not in commits]
+    # Counted, for root and number may be anything.
+    present = sorted(place for place in commits if root <= place <= number)
+    missing = number - root + 1 - len(present)
     if missing or not 1 <= root <= number:
+        first = next(
+            (place for place, there in enumerate(present, root) if place != there), root + len(present)
+        )
         wrong.append(
-            f"{len(missing) or 'all'} of its commits are missing, the first of them number {(missing or [root])[0]}"
+            f"{missing if missing > 0 else 'all'} of its commits are missing, the first of them number {first}"
         )
     if max(commits, default=0) > number:
         wrong.append(f"it has commits after its last one, up to number {max(commits)}")

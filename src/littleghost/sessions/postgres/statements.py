@@ -21,6 +21,9 @@ one at least. ``leases`` has a row for each lease that is held, or was held by s
 * Where a statement works on rows that another writer may just have added, it compares ``number`` with what its snapshot saw (``seen``):
   after waiting for a lock an ``UPDATE`` sees the newest row, and a ``DELETE`` beside it still the old ones. It then changes nothing, and
   is sent again.
+* Who may make functions in a schema of the ``search_path`` must not have theirs run. Functions are named with their schema, and operators
+  have operands of the very types of one of the server's own: of those there is none better elsewhere. ``unnest`` with several arguments
+  is the server's in any case, and is refused with a schema.
 """
 
 from __future__ import annotations
@@ -67,7 +70,8 @@ STEPS: Final = (
         """,
         """
         CREATE INDEX {order} ON {sessions}
-        (substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END))
+        (pg_catalog.substr(scope, 1, 1001),
+            (CASE WHEN pg_catalog.length(scope) > 1000 THEN ''::bytea ELSE pg_catalog.substr(id, 1, 1000) END))
         """,
         "CREATE INDEX {hours} ON {sessions} (hour)",
         """
@@ -87,7 +91,7 @@ STEPS: Final = (
         "ALTER TABLE {commits} ALTER COLUMN body SET STORAGE EXTERNAL",
         # By the end of the id, for that is where ids differ, and it is a third of the size.
         """
-        CREATE INDEX {ids} ON {commits} (session, "right"(commit_id, 8)) WHERE commit_id IS NOT NULL
+        CREATE INDEX {ids} ON {commits} (session, pg_catalog."right"(commit_id, 8)) WHERE commit_id IS NOT NULL
         """,
         """
         CREATE TABLE {leases} (
@@ -102,7 +106,7 @@ STEPS: Final = (
 )
 """What makes the tables of version 1, and then each version of the one before."""
 
-LOCK: Final = "SELECT pg_advisory_xact_lock({lock})"
+LOCK: Final = "SELECT pg_catalog.pg_advisory_xact_lock({lock})"
 # Asked of the catalogue and not of to_regclass(), which may still believe what was so before the lock was waited for.
 HAS_FORMAT: Final = """
     SELECT EXISTS (
@@ -114,26 +118,36 @@ HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE ns
 FORMAT: Final = "SELECT version FROM {format}"
 SET_FORMAT: Final = "UPDATE {format} SET version = {version}"
 
+
 # What the statements have in common, by the name it has in them. An argument means the same in all statements that write:
 # $1 name, $2 scope, $3 id, $4 bodies, $5 messages up to the end of each, $6 their sums, $7 commit id, $8 digest, $9 sum of both, $10 state,
 # $11 metadata, $12 sum of both, $13 messages, $14 bytes of the bodies, $15 most messages, $16 most bytes, $17 lease.
+def _hour(seconds: str) -> str:
+    """Return the hour of a time, as `rows.hour` has it. Next to 0 a division would be an error, for the server tells what becomes 0."""
+    return f"""pg_catalog.floor(
+        CASE WHEN {seconds} > -1::double precision AND {seconds} < 1::double precision THEN pg_catalog.floor({seconds}) ELSE {seconds} END
+        / 3600::double precision
+    )"""
+
+
 FRAGMENTS: Final = {
-    "NOW": "date_part('epoch', now())",
+    "NOW": "pg_catalog.date_part('epoch', pg_catalog.now())",
     # The sums, as `rows.bind` has them.
-    "HEAD_SUM": "((($12::bigint) # ((s.epoch + s.number + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
+    "HEAD_SUM": "((($12::bigint) # ((s.epoch + s.number + pg_catalog.cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
     "NEXT_SUM": "((($12::bigint) # ((s.epoch + s.number + 1) & 4294967295)) - 2147483648)::integer",
-    "NEW_SUM": "((($12::bigint) # (($18::bigint + cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
+    "NEW_SUM": "((($12::bigint) # (($18::bigint + pg_catalog.cardinality($4::bytea[])) & 4294967295)) - 2147483648)::integer",
     # What is held while a commit is made under it; nobody takes it over meanwhile.
     "LEASE": "lease AS (SELECT FROM {leases} WHERE name = $1 AND token = $17 FOR SHARE),",
     "LEASED": "($17::text IS NULL OR EXISTS (SELECT FROM lease))",
-    "NEW_SIZE": "$14::bigint + length($10::bytea) + length($11::bytea)",
-    "OLD_SIZE": "s.body_size + length(s.state) + length(s.metadata)",
+    "NEW_SIZE": "$14::bigint + pg_catalog.length($10::bytea) + pg_catalog.length($11::bytea)",
+    "OLD_SIZE": "s.body_size + pg_catalog.length(s.state) + pg_catalog.length(s.metadata)",
+    "WRITTEN_HOUR": _hour("coalesce($20::double precision, {NOW})"),
     "MADE": """
         INSERT INTO {sessions}
         (name, scope, id, epoch, number, root, count, body_size, created_at, updated_at, hour, sum, state, metadata)
-        SELECT $1, $2, $3, $18::bigint, cardinality($4::bytea[]), 1, $13, $14,
+        SELECT $1, $2, $3, $18::bigint, pg_catalog.cardinality($4::bytea[]), 1, $13, $14,
             coalesce($19::double precision, $20::double precision, {NOW}), coalesce($20::double precision, {NOW}),
-            floor(coalesce($20::double precision, {NOW}) / 3600), {NEW_SUM}, $10, $11
+            {WRITTEN_HOUR}, {NEW_SUM}, $10, $11
         WHERE $13::integer <= $15::bigint AND {NEW_SIZE} <= $16::bigint AND {LEASED}
     """,
     "WRITTEN": """
@@ -146,30 +160,38 @@ FRAGMENTS: Final = {
                 CASE WHEN part.last THEN $7::text END, CASE WHEN part.last THEN $8::bytea END, part.body
             FROM head, LATERAL (
                 SELECT
-                    head.number - cardinality($4::bytea[]) + item.place::integer AS number,
+                    head.number - pg_catalog.cardinality($4::bytea[]) + item.place::integer AS number,
                     head.count - $13::integer + item.upto AS count,
-                    item.place = cardinality($4::bytea[]) AS last,
+                    item.place = pg_catalog.cardinality($4::bytea[]) AS last,
                     item.sum,
                     item.body
                 FROM unnest($4::bytea[], $5::integer[], $6::bigint[]) WITH ORDINALITY AS item (body, upto, sum, place)
             ) AS part
         )
     """,
-    "INFO": "scope, id, count, epoch, number, created_at, updated_at, body_size + length(state) + length(metadata), metadata",
+    "INFO": """
+        scope, id, count, epoch, number, created_at, updated_at,
+        body_size + pg_catalog.length(state) + pg_catalog.length(metadata), name, metadata
+    """,
     "FIGURES": """
-        count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(body_size + length(state) + length(metadata)), 0)::bigint,
-        min(updated_at), max(updated_at)
+        pg_catalog.count(*), coalesce(pg_catalog.sum(count), 0)::bigint,
+        coalesce(pg_catalog.sum(body_size + pg_catalog.length(state) + pg_catalog.length(metadata)), 0)::bigint,
+        pg_catalog.min(updated_at), pg_catalog.max(updated_at)
     """,
     # As the index `order` has them.
-    "PREFIX": "substr(scope, 1, 1001)",
-    "ORDER": "substr(scope, 1, 1001), (CASE WHEN length(scope) > 1000 THEN ''::bytea ELSE substr(id, 1, 1000) END)",
-    "MOMENT": """
-        updated_at >= $2::double precision AND hour >= floor($2::double precision / 3600)
-        AND updated_at < $3::double precision AND hour <= floor($3::double precision / 3600)
+    "PREFIX": "pg_catalog.substr(scope, 1, 1001)",
+    "ORDER": """
+        pg_catalog.substr(scope, 1, 1001),
+        (CASE WHEN pg_catalog.length(scope) > 1000 THEN ''::bytea ELSE pg_catalog.substr(id, 1, 1000) END)
     """,
-    "EARLIER": """
-        hour <= floor($4::double precision / 3600)
-        AND (updated_at < $4 OR updated_at = $4 AND (scope, id) > ($5::bytea, $6::bytea))
+    # NULL is no bound at all. These are planned for their arguments, so nothing of it is left then.
+    "MOMENT": f"""
+        ($2::double precision IS NULL OR updated_at >= $2 AND hour >= {_hour("$2")})
+        AND ($3::double precision IS NULL OR updated_at < $3 AND hour <= {_hour("$3")})
+    """,
+    "EARLIER": f"""
+        ($4::double precision IS NULL OR hour <= {_hour("$4")}
+            AND (updated_at < $4 OR updated_at = $4 AND (scope, id) > ($5::bytea, $6::bytea)))
     """,
 }
 
@@ -187,7 +209,7 @@ ADVANCE: Final = """
     WITH {LEASE} head AS (
         UPDATE {sessions} AS s SET
             number = s.number + 1, count = s.count + $13, body_size = s.body_size + $14,
-            updated_at = {NOW}, hour = floor({NOW} / 3600), sum = {NEXT_SUM}, state = $10, metadata = $11
+            updated_at = {NOW}, hour = pg_catalog.floor({NOW} / 3600::double precision), sum = {NEXT_SUM}, state = $10, metadata = $11
         WHERE s.name = $1 AND s.scope = $2 AND s.id = $3 AND s.epoch = $18::bigint AND s.number = $19::integer
             AND s.count = $5::integer
             AND s.count + $13::integer <= greatest($15::bigint, s.count)
@@ -215,19 +237,19 @@ WRITE: Final = """
         RETURNING key, epoch, number, count
     ), moved AS (
         UPDATE {sessions} AS s SET
-            number = s.number + cardinality($4::bytea[]),
+            number = s.number + pg_catalog.cardinality($4::bytea[]),
             root = CASE WHEN $22::boolean THEN s.number + 1 ELSE s.root END,
             count = CASE WHEN $22 THEN $13 ELSE s.count + $13 END,
             body_size = CASE WHEN $22 THEN $14 ELSE s.body_size + $14 END,
             created_at = coalesce($19::double precision, s.created_at), updated_at = coalesce($20::double precision, {NOW}),
-            hour = floor(coalesce($20::double precision, {NOW}) / 3600), sum = {HEAD_SUM}, state = $10, metadata = $11
+            hour = {WRITTEN_HOUR}, sum = {HEAD_SUM}, state = $10, metadata = $11
         FROM seen
         WHERE s.key = seen.key AND s.number = seen.number
             AND ($23::bigint IS NULL OR s.epoch = $23 AND s.number = $24::integer)
             AND ($25::integer IS NULL OR s.count = $25)
             AND ($23 IS NOT NULL OR $7::text IS NULL OR NOT EXISTS (
                 SELECT FROM {commits} AS c
-                WHERE c.session = seen.key AND "right"(c.commit_id, 8) = "right"($7, 8) AND c.commit_id = $7
+                WHERE c.session = seen.key AND pg_catalog."right"(c.commit_id, 8) = pg_catalog."right"($7, 8) AND c.commit_id = $7
             ))
             AND (CASE WHEN $22 THEN 0 ELSE s.count END) + $13::integer <= greatest($15::bigint, s.count)
             AND (CASE WHEN $22 THEN 0 ELSE s.body_size END) + {NEW_SIZE} <= greatest($16::bigint, {OLD_SIZE})
@@ -250,14 +272,15 @@ WRITE: Final = """
 $25 count, each ``NULL`` to not check."""
 
 EXAMINE: Final = """
-    SELECT s.epoch, s.number, s.count, s.body_size, s.body_size + length(s.state) + length(s.metadata),
+    SELECT s.epoch, s.number, s.count, s.body_size, s.body_size + pg_catalog.length(s.state) + pg_catalog.length(s.metadata),
         c.number, c.count, c.head_sum, c.digest,
         EXISTS (SELECT FROM {leases} WHERE name = $1 AND token = $5::text)
     FROM (SELECT) AS always
     LEFT JOIN {sessions} AS s ON s.name = $1 AND s.scope = $2 AND s.id = $3
     LEFT JOIN LATERAL (
         SELECT number, count, head_sum, digest FROM {commits}
-        WHERE session = s.key AND "right"(commit_id, 8) = "right"($4::text, 8) AND commit_id = $4 ORDER BY number DESC LIMIT 1
+        WHERE session = s.key AND pg_catalog."right"(commit_id, 8) = pg_catalog."right"($4::text, 8) AND commit_id = $4
+        ORDER BY number DESC LIMIT 1
     ) AS c ON true
 """
 """Why a commit changed nothing. $1 name, $2 scope, $3 id, $4 commit id, $5 lease."""
@@ -299,15 +322,20 @@ TAIL: Final = """
     ), span AS (
         SELECT (SELECT low FROM first WHERE low = high) AS first, (SELECT low FROM last WHERE low = high) AS last
     )
-    SELECT s.epoch, s.start, s.stop, span.first, span.last,
+    SELECT s.epoch, s.number, s.count, s.start, s.stop,
+        EXISTS (SELECT FROM {commits} WHERE session = s.key AND number > s.number),
+        newest.count, newest.head_sum, newest.commit_id, newest.digest,
+        span.first, span.last,
         CASE WHEN span.first > s.root
             THEN (SELECT count FROM {commits} WHERE session = s.key AND number = span.first - 1) ELSE 0 END,
-        c.number, c.count, c.body_sum, c.body
+        c.number, c.count, c.head_sum, c.body_sum, c.commit_id, c.digest, c.body
     FROM s CROSS JOIN span
+    LEFT JOIN {commits} AS newest ON newest.session = s.key AND newest.number = s.number
     LEFT JOIN {commits} AS c ON s.start < s.stop AND c.session = s.key AND c.number BETWEEN span.first AND span.last
     ORDER BY c.number
 """
-"""The commits that hold a page of messages, found by halving. $1 name, $2 scope, $3 id, $4 limit, $5 before."""
+"""The commits that hold a page of messages, found by halving, and what `rows.page` checks them by. $1 name, $2 scope, $3 id, $4 limit,
+$5 before."""
 
 DELETE: Final = """
     WITH seen AS (
@@ -317,7 +345,7 @@ DELETE: Final = """
     ), dropped AS (
         DELETE FROM {commits} AS c USING gone WHERE c.session = gone.key
     )
-    SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM gone)
+    SELECT (SELECT pg_catalog.count(*) FROM seen), (SELECT pg_catalog.count(*) FROM gone)
 """
 
 SESSIONS: Final = """
@@ -325,7 +353,7 @@ SESSIONS: Final = """
     WHERE {MOMENT} AND ({ORDER}) >= ($4::bytea, $5::bytea) AND (scope, id) > ($6::bytea, $7::bytea)
     ORDER BY {ORDER}, scope, id LIMIT $1
 """
-"""Of everybody. $1 limit, $2 since, $3 until, $4 and $5 the beginnings of, $6 and $7 the scope and the id after which."""
+"""Of everybody. $1 limit, $2 since and $3 until, or ``NULL``, $4 and $5 the beginnings of, $6 and $7 the scope and the id after which."""
 
 SESSIONS_OF: Final = """
     SELECT {INFO} FROM {sessions}
@@ -342,7 +370,8 @@ FIRST_SESSIONS_OF: Final = """
 LATEST: Final = """
     SELECT {INFO} FROM {sessions} WHERE {MOMENT} AND {EARLIER} ORDER BY hour DESC, updated_at DESC, scope, id LIMIT $1
 """
-"""Of everybody, the last written first. $1 limit, $2 since, $3 until, $4 the moment, $5 and $6 the scope and the id after which."""
+"""Of everybody, the last written first. $1 limit, $2 since, $3 until, $4 the moment, ``NULL`` for the first page, $5 and $6 the scope and
+the id after which."""
 
 LATEST_OF: Final = """
     SELECT {INFO} FROM {sessions} WHERE {MOMENT} AND {EARLIER} AND {PREFIX} = $7::bytea AND scope = $8::bytea
@@ -355,7 +384,8 @@ STATISTICS_OF: Final = "SELECT {FIGURES} FROM {sessions} WHERE {PREFIX} = $1::by
 EXPIRE: Final = """
     WITH old AS (
         SELECT key, number FROM {sessions}
-        WHERE hour <= floor(({NOW} - $1::double precision) / 3600) AND updated_at < {NOW} - $1::double precision
+        WHERE hour <= pg_catalog.floor(({NOW} - $1::double precision) / 3600::double precision)
+            AND updated_at < {NOW} - $1::double precision
         ORDER BY hour, updated_at, scope, id LIMIT $2
         FOR UPDATE SKIP LOCKED
     ), gone AS (
@@ -365,9 +395,9 @@ EXPIRE: Final = """
     ), dropped AS (
         DELETE FROM {commits} AS c USING gone WHERE c.session = gone.key
     ), tidied AS (
-        DELETE FROM {leases} WHERE expires_at < {NOW} - 86400
+        DELETE FROM {leases} WHERE expires_at < {NOW} - 86400::double precision
     )
-    SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM gone)
+    SELECT (SELECT pg_catalog.count(*) FROM old), (SELECT pg_catalog.count(*) FROM gone)
 """
 """$1 seconds, $2 limit. Leases of those who died are tidied away as well, when they are a day old."""
 
@@ -377,7 +407,7 @@ WHOLE: Final = """
         s.epoch, s.number, s.root, s.count, s.body_size, s.sum, s.name, s.scope, s.id,
         CASE WHEN c.number = s.number OR c.number IS NULL THEN s.state END,
         CASE WHEN c.number = s.number OR c.number IS NULL THEN s.metadata END,
-        s.hour = floor(s.updated_at / 3600)
+        s.hour, s.created_at, s.updated_at
     FROM {sessions} AS s LEFT JOIN {commits} AS c ON c.session = s.key
     WHERE s.key = $1
     ORDER BY c.number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import weakref
 from collections.abc import AsyncGenerator
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from littleghost.errors import ConfigurationError, CorruptSessionError, DataError, StoreUnavailableError
+from littleghost.errors import ConfigurationError, DataError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.commits import (
     Found,
     Listing,
-    actor_of,
     admit,
     check_actor,
     check_expiry,
@@ -27,8 +25,6 @@ from littleghost.sessions.commits import (
     check_room,
     lease_lost,
     scope_of,
-    unpack_bodies,
-    unpack_object,
 )
 from littleghost.sessions.contract import (
     ALL_ACTORS,
@@ -220,20 +216,7 @@ class PostgresStore(RecordStore):
         check_limit(limit, before)
         until = None if before is None else max(-1, min(before, NO_LIMIT))
         found = await self._read(self._sql.tail, key, min(limit, NO_LIMIT), until)
-        if not found:
-            return Page(items=())
-        epoch, start, stop, first, last, skipped = found[0][:6]
-        if start == stop:
-            return Page(items=())
-        if first is None or last is None or skipped is None or len(found) != last - first + 1:
-            raise rows.damaged(id)
-        bodies: list[bytes] = []
-        for place, (number, _, checksum, body) in enumerate((row[6:] for row in found), first):
-            if number != place or rows.bind(rows.body_sum(body), epoch + place) != checksum:
-                raise rows.damaged(id)
-            bodies.append(body)
-        messages = unpack_bodies(bodies, found[-1][7] - skipped)
-        return Page(items=messages[start - skipped : stop - skipped], cursor=start or None)
+        return rows.page(key, found)
 
     async def sessions(
         self,
@@ -254,18 +237,18 @@ class PostgresStore(RecordStore):
             infos = await asyncio.to_thread(_infos, shown)
         else:
             infos = _infos(shown)
-        return asked.page([*infos, *(_info(row, None) for row in found[asked.limit :])])
+        return asked.page([*infos, *infos[-1:]] if len(found) > asked.limit else infos)
 
     def _listing(self, asked: Listing) -> tuple[Statement, list[Any]]:
         sql, whole = self._sql, isinstance(asked.actor_id, AllActors)
         arguments: list[Any] = [
             min(asked.limit, LARGEST - 1) + 1,
-            -math.inf if asked.since is None else asked.since,
-            math.inf if asked.until is None else asked.until,
+            asked.since,
+            asked.until,
         ]
         scope = b"" if isinstance(asked.actor_id, AllActors) else scope_of(asked.actor_id).encode()
         if asked.after is None:
-            after, at = None, math.inf
+            after, at = None, None
         else:
             after, at = tuple(part.encode() for part in asked.after.key), asked.after.updated_at
         if asked.order == "updated":
@@ -355,8 +338,8 @@ class PostgresStore(RecordStore):
             return None
         limits, packed, key = self.limits, asked.packed, asked.key
         rest = (
-            NO_LIMIT if limits.messages is None else limits.messages,
-            NO_LIMIT if limits.size is None else limits.size,
+            NO_LIMIT if limits.messages is None else min(limits.messages, NO_LIMIT),
+            NO_LIMIT if limits.size is None else min(limits.size, NO_LIMIT),
             None if asked.lease is None else asked.lease.token,
         )
         if expected is not None and count is not None and len(packed.bodies) == 1:
@@ -479,29 +462,7 @@ def _overtaken() -> StoreUnavailableError:
 
 
 def _infos(found: Any) -> list[SessionInfo]:
-    return [_info(row, _metadata(row)) for row in found]
-
-
-def _metadata(row: Any) -> dict[str, Any]:
-    try:
-        return unpack_object(row[-1], "metadata")
-    except CorruptSessionError as error:
-        id = row[1].decode()
-        raise CorruptSessionError(f"session {id!r}: {error}; a backup has it whole", id=id) from error
-
-
-def _info(row: Any, metadata: dict[str, Any] | None) -> SessionInfo:
-    scope, id, count, epoch, number, created_at, updated_at, size = row[:-1]
-    return SessionInfo(
-        id=id.decode(),
-        actor_id=actor_of(scope.decode()),
-        count=count,
-        revision=rows.revision(epoch, number),
-        created_at=created_at,
-        updated_at=updated_at,
-        size=size,
-        metadata=metadata,
-    )
+    return [rows.info(row) for row in found]
 
 
 def _verified_up_to(cursor: Any) -> int:
