@@ -114,7 +114,10 @@ class _Checker:
             if operation is None:
                 self.fault(session, f"{read.whose} saw {read.revision}, which nobody wrote ({read.op})")
                 continue
-            if operation.how in ("refused", "broken"):
+            stays = read in self.final.get(session, ())
+            if operation.how == "broken" or (
+                operation.how == "refused" and (stays or not self._may_have_ended_under(operation))
+            ):
                 self.fault(session, f"{operation} was refused, and is there as {read.revision}")
             if operation.got is not None:
                 self.fault(session, f"{operation} is there twice, as {operation.got} and {read.revision}")
@@ -315,6 +318,19 @@ class _Checker:
             if not found(number, set()) and not self._may_be_expired(life):
                 names = ", ".join(str(one) for one in life.chain[-3:])
                 self.fault(session, f"it is gone without having been deleted; last there were {names}")
+
+    def _may_have_ended_under(self, operation: Operation) -> bool:
+        """Whether the session may have been deleted while ``operation`` was under way.
+
+        Its commits and their ids are gone then: one that was written, and whose answer was lost, is refused when the store sends it again.
+        """
+        done = max(attempt.done for attempt in operation.attempts)
+        return any(
+            one.how != "refused" and one.sent <= done and one.done >= operation.sent
+            for other in self.book.operations.values()
+            if other.kind == "expire" or (other.kind == "delete" and other.session == operation.session)
+            for one in other.attempts
+        )
 
     def _may_be_expired(self, life: Life) -> bool:
         written = max(operation.sent for operation in life.chain)

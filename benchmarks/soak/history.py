@@ -103,7 +103,7 @@ class Held:
     took: float
     left: float | None = None
     last: float = 0.0  # the last thing done under it
-    written: float = 0.0  # the last time a commit was sent under it that was then accepted
+    written: float = 0.0  # the last time a commit was first sent under it that was then accepted
 
 
 class Book:
@@ -147,7 +147,7 @@ class Book:
             operation.seen = min(operation.seen, attempt.done)
             lease = self.leases.get(attempt.lease)
             if lease is not None:
-                lease.written = max(lease.written, attempt.sent)
+                lease.written = max(lease.written, operation.sent)
             if operation.kind in ("append", "replace", "fork"):
                 if operation.got not in (None, attempt.revision):
                     self.faults.append(

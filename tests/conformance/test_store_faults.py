@@ -50,6 +50,15 @@ class LeasesOutliveTheirBlock(MemoryStore):
             yield lease
 
 
+class ForgetsWhatItDidUnderALease(MemoryStore):
+    """Looks at the lease first, and only then whether it has the commit."""
+
+    async def _write(self, key, commit, expected_count, expected_revision, lease):
+        if lease is not None and self._leases.get(key) != lease:
+            raise lease_lost(key[1])
+        return await super()._write(key, commit, expected_count, expected_revision, lease)
+
+
 class FencesEverybody(MemoryStore):
     """Who names no lease is refused while another has one."""
 
@@ -584,13 +593,16 @@ class ExpiresByCreation(MemoryStore):
 
 
 class ExpiresAnyOfThem(MemoryStore):
-    """Those that were stored first, however old they are."""
+    """Those that are young first, if they are old enough."""
 
     async def expire(self, *, expire_after, limit=100):
         await super().expire(expire_after=1e12, limit=limit)
         memory.check_expiry(expire_after, limit)
         before = time.time() - expire_after
-        old = [key for key, kept in self._kept.items() if kept.updated < before][:limit]
+        old = sorted(
+            (key for key, kept in self._kept.items() if kept.updated < before),
+            key=lambda key: -self._kept[key].updated,
+        )[:limit]
         for key in old:
             del self._kept[key]
         return len(old)
@@ -710,6 +722,7 @@ QUICK = {clause.name for clause in store_clauses()} - {
     "twenty-megabytes-in-one-message-are-stored-or-refused"
 }
 FAULTS: dict[type[SessionStore], set[str]] = {
+    ForgetsWhatItDidUnderALease: {"what-was-written-under-a-lease-stays-written"},
     LeasesOutliveTheirBlock: {"nothing-is-written-under-a-lease-that-has-ended"},
     FencesEverybody: {"a-write-under-a-lease-is-a-write"},
     TakesAnyLiveLease: {"a-lease-serves-its-own-session"},

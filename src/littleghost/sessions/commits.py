@@ -63,6 +63,7 @@ def admit(
     expected_count: int | None,
     expected_revision: str | Revision | None,
     find: Callable[[str], Found | None],
+    lost: LeaseLostError | None = None,
 ) -> Commit | None:
     """Decide about a commit, inside the atomic step that will write it.
 
@@ -73,14 +74,15 @@ def admit(
         expected_revision: The revision that the writer believes in.
         find: Looks up an earlier commit of the session by its id. Asked only where the check fails or is no check of the revision, for
             a repeated commit cannot pass that one; so a commit in the ordinary way costs no search.
+        lost: The error for a lease that is over, if the commit was to be made under one. What was written before it was lost stays so.
 
     Returns:
         The first answer where the commit was written before; ``None`` where it is to be written now.
 
     Raises:
-        ConflictError: Another writer was first.
+        ConflictError: Another writer was first, or the lease is lost.
     """
-    fault = _mismatch(head, expected_count, expected_revision)
+    fault = lost or _mismatch(head, expected_count, expected_revision)
     identifier = commit.commit_id
     if identifier is not None and head is not None and (fault is not None or expected_revision is ANY):
         found = find(identifier)

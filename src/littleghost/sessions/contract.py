@@ -339,7 +339,7 @@ class SessionStore(ABC):
             actor_id: Whose session it is.
             expected_revision: The revision the session must have; ``None``: it must not exist; `ANY`: do not check.
             commit_id: ``[A-Za-z0-9-]{1,64}``, unique within the session. The same commit sent again gets the first answer, also when
-                others followed it.
+                others followed it. Ids go with their session when that is deleted.
 
         Raises:
             ConflictError: The count or the revision is another, or ``commit_id``, which the error then names, was used for other content.

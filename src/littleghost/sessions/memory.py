@@ -175,8 +175,6 @@ class MemoryStore(RecordStore):
         lease: Lease | None,
     ) -> Commit:
         with self._guard:
-            if lease is not None and self._leases.get(key) != lease:
-                raise lease_lost(key[1])
             kept = self._kept.get(key)
             answer = admit(
                 commit,
@@ -184,6 +182,7 @@ class MemoryStore(RecordStore):
                 expected_count=expected_count,
                 expected_revision=expected_revision,
                 find=kept.commits.get if kept else _nothing,
+                lost=None if lease is None or self._leases.get(key) == lease else lease_lost(key[1]),
             )
             if answer is None:
                 kept = kept or _Kept()

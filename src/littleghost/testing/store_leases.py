@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from littleghost.errors import ConflictError, LeaseLostError, SessionBusyError
@@ -138,6 +139,25 @@ async def nothing_is_written_under_a_lease_that_has_ended(bench: Bench) -> None:
             await store.append(id, user("b"), count=1, lease=lease)
         await _lost(store, id, lease, "that has ended", count=2)
         same("texts", ["a", "b"], await store.texts(id))
+
+
+@clause(CLAUSES, needs=("leases", "fencing", "commit_ids", "revisions"))
+async def what_was_written_under_a_lease_stays_written(bench: Bench) -> None:
+    """A commit sent again when its lease is over gets its first answer: it was written, and is not refused afterwards."""
+    async with bench.open() as store:
+        for write in (partial(store.append, count=1), store.replace):
+            id, name = bench.id(), "under-a-lease"
+            before = await store.append(id, user("a"), count=0)
+            options: dict[str, Any] = {"expected_revision": before.revision, "commit_id": name}
+            async with store.store.lease(id, actor_id=ACTOR) as lease:
+                done = await write(id, user("b"), lease=lease, **options)
+            same("answer to it again", done, await write(id, user("b"), lease=lease, **options))
+            await store.append(id, user("c"), count=done.count)
+            same("and when another followed", done, await write(id, user("b"), lease=lease, **options))
+            await refused(
+                write(id, user("x"), lease=lease, **options), "other content under the id of a commit"
+            )
+            same("messages", done.count + 1, len(await store.texts(id)))
 
 
 @clause(CLAUSES, needs=("leases", "fencing"))

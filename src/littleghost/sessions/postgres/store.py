@@ -369,8 +369,6 @@ class PostgresStore(RecordStore):
             self._sql.examine, key, commit.commit_id, None if lease is None else lease.token
         )
         epoch, number, count, kept, size, earlier, its_count, its_sum, digest, held = found[0]
-        if lease is not None and not held:
-            raise lease_lost(key.text)
 
         def find(commit_id: str) -> Found | None:
             if earlier is None:
@@ -385,6 +383,7 @@ class PostgresStore(RecordStore):
             expected_count=asked.expected_count,
             expected_revision=asked.expected_revision,
             find=find,
+            lost=None if lease is None or held else lease_lost(key.text),
         )
         if answer is None:
             grows = commit.kind == "append" and epoch is not None

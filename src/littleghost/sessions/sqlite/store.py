@@ -263,15 +263,14 @@ class SQLiteStore(RecordStore):
         held = self._leases.get(asked.name)
 
         def work(db: sqlite3.Connection) -> Commit:
-            # Here too, for the lease may have ended while this waited.
-            if (
-                held is None
-                or self._leases.get(asked.name) is not held
-                or held.token != lease.token
-                or held.owner != os.getpid()
-            ):
-                raise lease_lost(asked.name[1])
-            return writing.write(db, asked)
+            # Looked at here, for the lease may have ended while this waited.
+            valid = (
+                held is not None
+                and self._leases.get(asked.name) is held
+                and held.token == lease.token
+                and held.owner == os.getpid()
+            )
+            return writing.write(db, asked, None if valid else lease_lost(asked.name[1]))
 
         job = Job(work)
         if held is None:

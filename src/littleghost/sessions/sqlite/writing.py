@@ -8,7 +8,7 @@ import time
 
 from msgspec import Struct
 
-from littleghost.errors import CorruptSessionError, StoreError
+from littleghost.errors import CorruptSessionError, LeaseLostError, StoreError
 from littleghost.sessions.commits import Found, admit, check_room
 from littleghost.sessions.contract import Commit, Revision, SessionLimits
 from littleghost.sessions.records import Record
@@ -45,9 +45,14 @@ class Write(Struct, frozen=True):
     limits: SessionLimits
 
 
-def write(db: sqlite3.Connection, asked: Write) -> Commit:
-    """Write a commit, or return the first answer to it."""
-    advanced = _advance(db, asked)
+def write(db: sqlite3.Connection, asked: Write, lost: LeaseLostError | None = None) -> Commit:
+    """Write a commit, or return the first answer to it.
+
+    Raises:
+        ConflictError: Another writer was first; or ``lost``, which is given where the commit was to be made under a lease that is over.
+        SessionTooLargeError: It would pass a limit.
+    """
+    advanced = _advance(db, asked) if lost is None else None
     if advanced is not None:
         return advanced
     # What was not the ordinary case is one of many: here they are told apart.
@@ -63,6 +68,7 @@ def write(db: sqlite3.Connection, asked: Write) -> Commit:
         expected_count=asked.expected_count,
         expected_revision=asked.expected_revision,
         find=find,
+        lost=lost,
     )
     if answer is not None:
         return answer
