@@ -124,27 +124,6 @@ class MemoryStore(RecordStore):
         limits: How large a session may become.
     """
 
-    capabilities = frozenset(
-        {
-            "all_actors",
-            "anonymous_actor",
-            "commit_ids",
-            "delete",
-            "expire",
-            "fencing",
-            "fork",
-            "leases",
-            "limits",
-            "restore",
-            "revisions",
-            "sessions",
-            "sessions_by_time",
-            "statistics",
-            "tail",
-            "verify",
-        }
-    )
-
     def __init__(self, *, limits: SessionLimits = NO_LIMITS) -> None:
         self.limits = check_limits(limits)
         self._guard = threading.Lock()

@@ -16,7 +16,28 @@ __all__ = ["RecordStore"]
 
 
 class RecordStore(SessionStore):
-    """A store that keeps records: one method writes them all."""
+    """A store that keeps records: one method writes them all. It offers everything that the contract knows."""
+
+    capabilities = frozenset(
+        {
+            "all_actors",
+            "anonymous_actor",
+            "commit_ids",
+            "delete",
+            "expire",
+            "fencing",
+            "fork",
+            "leases",
+            "limits",
+            "restore",
+            "revisions",
+            "sessions",
+            "sessions_by_time",
+            "statistics",
+            "tail",
+            "verify",
+        }
+    )
 
     @abstractmethod
     async def _write(

@@ -95,27 +95,6 @@ class PostgresStore(RecordStore):
         DependencyError: asyncpg is not installed.
     """
 
-    capabilities = frozenset(
-        {
-            "all_actors",
-            "anonymous_actor",
-            "commit_ids",
-            "delete",
-            "expire",
-            "fencing",
-            "fork",
-            "leases",
-            "limits",
-            "restore",
-            "revisions",
-            "sessions",
-            "sessions_by_time",
-            "statistics",
-            "tail",
-            "verify",
-        }
-    )
-
     def __init__(
         self,
         dsn: str,

@@ -86,27 +86,6 @@ class SQLiteStore(RecordStore):
         ConfigurationError: ``path`` or ``durability`` makes no sense.
     """
 
-    capabilities = frozenset(
-        {
-            "all_actors",
-            "anonymous_actor",
-            "commit_ids",
-            "delete",
-            "expire",
-            "fencing",
-            "fork",
-            "leases",
-            "limits",
-            "restore",
-            "revisions",
-            "sessions",
-            "sessions_by_time",
-            "statistics",
-            "tail",
-            "verify",
-        }
-    )
-
     def __init__(
         self,
         path: str | os.PathLike[str],
