@@ -728,6 +728,7 @@ FAULTS: dict[type[SessionStore], set[str]] = {
     TakesAnyLiveLease: {"a-lease-serves-its-own-session"},
     ChecksNoLease: {"nothing-is-written-under-a-lease-that-has-ended", "a-lease-serves-its-own-session"},
     WritesBeforeItChecks: {
+        "what-was-written-under-a-lease-stays-written",
         "nothing-is-written-under-a-lease-that-has-ended",
         "a-lease-serves-its-own-session",
     },

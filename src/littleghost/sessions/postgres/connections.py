@@ -104,7 +104,7 @@ class Pool:
         self._idle: list[Link] = []
         self._size = 0  # with those that are being opened
         self._waiting: deque[Waiter] = deque()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[Waiter, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._left: dict[bytes, set[asyncio.Task[Any]]] = {}  # whose caller was cancelled, by the session
         self._guard = asyncio.Lock()  # of who looks at the tables
@@ -319,9 +319,10 @@ class Pool:
         waiter: Waiter = self._loop.create_future()
         self._waiting.append(waiter)
         # Each that is opened is for whoever waits first then, so no more are than there are who wait.
+        opening = None
         if self._size < self._settings.max_connections and len(self._opening) < len(self._waiting):
             self._size += 1
-            self._opening.add(self.start(self._open(waiter, give_up)))
+            opening = self._opening[waiter] = self.start(self._open(waiter, give_up))
         timer = self._loop.call_at(give_up + PATIENCE, self._send_away, waiter, None)
         try:
             return await waiter
@@ -333,6 +334,9 @@ class Pool:
                 self._release(link)
             else:
                 self._wake()
+            if opening is not None and len(self._opening) > len(self._waiting):
+                opening.cancel()  # nobody needs it, and the loop may end with whoever is cancelled
+                await asyncio.wait((opening,))
             raise
         finally:
             timer.cancel()
@@ -370,7 +374,7 @@ class Pool:
                 raise
             return
         finally:
-            self._opening.discard(cast("Any", asyncio.current_task()))
+            self._opening.pop(waiter, None)
         if raw is None:
             self._size -= 1
             self._wake()
@@ -465,7 +469,7 @@ class Pool:
         self.closed = True
         if self._trimming is not None:
             self._trimming.cancel()
-        for opening in self._opening:
+        for opening in list(self._opening.values()):
             opening.cancel()
         while self._waiting:
             waiter = self._waiting.popleft()
