@@ -267,10 +267,10 @@ async def test_a_lease_does_not_end_before_what_is_being_written(
     go, running = threading.Event(), threading.Event()
     write = writing.write
 
-    def slow(db, asked):
+    def slow(db, asked, *lost):
         running.set()
         assert go.wait(20)
-        return write(db, asked)
+        return write(db, asked, *lost)
 
     async with SQLiteStore(path) as store, SQLiteStore(path) as other:
         monkeypatch.setattr(writing, "write", slow)
@@ -306,7 +306,7 @@ async def test_a_lease_that_is_cancelled_while_it_ends_is_released(tmp_path: Pat
     path = tmp_path / "a.db"
     go, running = threading.Event(), threading.Event()
 
-    def stuck(db, asked):
+    def stuck(db, asked, *lost):
         running.set()
         assert go.wait(20)
 

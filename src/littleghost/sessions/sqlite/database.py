@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -262,10 +262,11 @@ class DatabaseFile(Struct, frozen=True):
         new = () if version else (*sql.SCHEMAS[sql.VERSION], sql.MARK)
         steps = [sql.UPGRADES[older] for older in range(version or sql.VERSION, sql.VERSION)]
         # It sees what was committed before, and nobody else writes meanwhile.
-        with closing(sqlite3.connect(self.path)) as beside:
-            connection.create_function("hour_of", 1, rows.hour_of)
-            connection.create_function("size_sum", 3, rows.size_sum)
-            connection.create_function("size_of", 2, partial(_size_of, beside))
+        with closing(sqlite3.connect(self.path)) if version else nullcontext() as beside:
+            if beside is not None:
+                connection.create_function("hour_of", 1, rows.hour_of)
+                connection.create_function("size_sum", 3, rows.size_sum)
+                connection.create_function("size_of", 2, partial(_size_of, beside))
             try:
                 for statement in itertools.chain(new, *steps, [sql.MARK_VERSION]):
                     connection.execute(statement)
