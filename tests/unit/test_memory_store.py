@@ -145,7 +145,7 @@ async def test_numbers_beyond_all_bounds_are_refused_by_name(store):
             "until": lambda: kept.sessions(until=-huge),
             "expire_after": lambda: kept.expire(expire_after=huge),
             "updated_at": lambda: kept.restore("a", messages=[], state={}, metadata={}, updated_at=huge),
-            "created_at": lambda: kept.restore("a", messages=[], state={}, metadata={}, created_at=1e308),
+            "created_at": lambda: kept.restore("a", messages=[], state={}, metadata={}, created_at=-huge),
         }.items():
             with pytest.raises(DataError, match=name):
                 await call()

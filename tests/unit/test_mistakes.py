@@ -83,10 +83,10 @@ async def test_limits_and_time_outs_of_a_call_are_checked_too() -> None:
             await Agent(ScriptedModel([])).ask("hi", timeout=bad)  # type: ignore[arg-type]
 
 
-async def test_update_wants_a_pair() -> None:
+async def test_update_wants_messages_and_state() -> None:
     session = Session(id="s", store=MemoryStore())
     for wrong in (None, [Message.user("a")], {"n": 1}):
-        with pytest.raises(ConfigurationError, match="pair"):
+        with pytest.raises(ConfigurationError, match="must return the messages to append, the state"):
             await session.update(lambda _, wrong=wrong: wrong)  # type: ignore[arg-type,return-value,misc]
     assert await session.load() is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -18,9 +19,6 @@ __all__ = ["PART", "Record", "check_key", "record"]
 PART = 256
 """A commit of more messages is kept in several parts, so that whoever wants some of them need not read them all."""
 
-
-FOREVER = 1e15
-"""Seconds: no clock shows as much."""
 
 REASONING = b'"reasoning"'
 """What is in the packed form of whatever holds a block of reasoning, and of little else."""
@@ -121,9 +119,12 @@ def _object(value: Mapping[str, Any], name: str) -> bytes:
 
 
 def _moment(value: Any, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < FOREVER:
-        raise DataError.at(name, f"expected seconds since the epoch, got {data.kind(value)}")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise DataError.at(name, f"expected seconds since the epoch, got {data.kind(value)}")
 
 
 def check_key(id: Any, actor_id: Any) -> tuple[str | None, str]:
