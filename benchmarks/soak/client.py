@@ -21,6 +21,8 @@ import msgspec
 from littleghost import (
     Commit,
     ConflictError,
+    CorruptSessionError,
+    CredentialError,
     LeaseLostError,
     Message,
     Session,
@@ -56,6 +58,7 @@ class Orders(msgspec.Struct, kw_only=True):
         tasks: How many tasks it has.
         expire_after: What `SessionStore.expire` is asked for, in seconds.
         broken: How the store is broken, to see the checker find it.
+        halves: Whether sessions are deleted bit by bit, so that what is left can be seen, as damage.
     """
 
     url: str
@@ -66,6 +69,7 @@ class Orders(msgspec.Struct, kw_only=True):
     tasks: int = 4
     expire_after: float = 5.0
     broken: str | None = None
+    halves: bool = False
 
 
 class Known(msgspec.Struct):
@@ -84,11 +88,15 @@ class Client:
     def __init__(self, store: SessionStore, ledger: Ledger, orders: Orders) -> None:
         self._store, self._ledger, self._orders = store, ledger, orders
         self._can = store.capabilities
+        self._bases = [key for key in BASES if key[0] is not None or "anonymous_actor" in self._can]
+        # After these a write may have been done. Credentials fail in the midst of one where each of its steps has to show them.
+        self._away = (StoreUnavailableError, TimeoutError, CredentialError)
         self._chance = random.Random(orders.seed)
         self._number = 0
         self._known: dict[Key, Known] = {}
         self._forks: set[Key] = set()
         self._gone: Key | None = None
+        self._half_gone: Key | None = None
         self._taken: list[Asked] = []  # commits that were acknowledged, to be sent again
 
     async def work(self, goes_on: Callable[[], bool]) -> None:
@@ -102,25 +110,29 @@ class Client:
             self._append: 40,
             self._update: 10,
             self._replace: 5,
-            self._run: 8,
+            self._run: 8 if "leases" in self._can else 0,
             self._fork: 5,
             self._delete: 3,
             self._look: 12,
             self._tail: 8,
-            self._list: 3,
+            self._list: 3 if "sessions" in self._can else 0,
             self._expire: 1,
             self._again: 5,
         }
         while goes_on():
             act = self._chance.choices(list(acts), list(acts.values()))[0]
             await act(self._any_session())
+            if self._half_gone is not None and self._chance.random() < 0.3:
+                # Somebody has to finish it, or nothing is done there any more.
+                key, self._half_gone = self._half_gone, None
+                await self._end(key)
             if self._chance.random() < 0.1:
                 await asyncio.sleep(self._chance.random() * 0.02)
 
     def _any_session(self) -> Key:
         if self._forks and self._chance.random() < 0.25:
             return self._chance.choice(sorted(self._forks, key=str))
-        return self._chance.choice(BASES)
+        return self._chance.choice(self._bases)
 
     def _name(self) -> str:
         self._number += 1
@@ -135,6 +147,7 @@ class Client:
         self._ledger.write("sent", **asked)
         answer: Any = None
         told: dict[str, Any] = {}
+        before = time.monotonic()
         try:
             if impatient:
                 answer = await asyncio.wait_for(call(), self._chance.random() * 0.01)
@@ -143,8 +156,12 @@ class Client:
             how = "ok"
         except (ConflictError, SessionNotFoundError) as error:  # a lost lease is a conflict
             how, told = "refused", {"error": type(error).__name__}
-        except (StoreUnavailableError, TimeoutError) as error:
+        except self._away as error:
             how, told = "unknown", {"error": type(error).__name__}
+        except CorruptSessionError as error:
+            how, told = ("unknown" if self._orders.halves else "broken"), {"error": type(error).__name__}
+            if self._orders.halves:
+                self._half(asked.get("of", asked["s"]), before)
         except Exception as error:  # noqa: BLE001 (the checker reports it)
             how, told = "broken", {"error": f"{type(error).__name__}: {error}"}
         if isinstance(answer, Commit):
@@ -155,6 +172,11 @@ class Client:
         if told.get("error") == "StoreUnavailableError":
             await asyncio.sleep(0.05)
         return how, answer
+
+    def _half(self, key: Key, before: float) -> None:
+        self._known.pop(key, None)
+        self._half_gone = key
+        self._ledger.write("half", s=key, t0=before, t1=time.monotonic())
 
     async def _commit(
         self, kind: str, key: Key, lines: Sequence[str], lease: Any = None, *, careless: bool = True
@@ -208,15 +230,18 @@ class Client:
         )
 
     @contextlib.asynccontextmanager
-    async def _seeing(self, what: str) -> AsyncGenerator[Asked]:
+    async def _seeing(self, what: str, key: Key) -> AsyncGenerator[Asked]:
         """Write down a line of what is seen inside, unless the store was away."""
         seen: Asked = {"t0": time.monotonic()}
         try:
             yield seen
-        except (StoreUnavailableError, TimeoutError):
+        except self._away:
             await asyncio.sleep(0.05)
             return
         except Exception as error:  # noqa: BLE001
+            if self._orders.halves and isinstance(error, CorruptSessionError):
+                self._half(key, seen["t0"])
+                return
             seen = {"t0": seen["t0"], "broken": f"{type(error).__name__}: {error}"}
         self._ledger.write(what, t1=time.monotonic(), **seen)
 
@@ -238,7 +263,7 @@ class Client:
     # What there is to do
 
     async def _look(self, key: Key) -> None:
-        async with self._seeing("read") as seen:
+        async with self._seeing("read", key) as seen:
             self._saw(seen, key, await self._store.load(key[1], actor_id=key[0]))
 
     def _lines(self, op: str, most: int = 3) -> list[str]:
@@ -259,7 +284,7 @@ class Client:
         known = self._known.get(key)
         if known is not None and len(known.lines) > LONG:
             await self._replace(key)
-        elif known is not None or key in BASES:
+        elif known is not None or key in self._bases:
             await self._commit("append", key, self._lines(f"{self._orders.name}-{self._number + 1}"))
 
     async def _replace(self, key: Key) -> None:
@@ -299,9 +324,13 @@ class Client:
             told = {"how": "ok", "rev": answer.revision, "n": answer.count}
         except ConflictError:
             told = {"how": "refused"}
-        except StoreUnavailableError:
+        except self._away:
             told = {"how": "unknown"}
             await asyncio.sleep(0.05)
+        except CorruptSessionError as error:
+            told = {"how": "unknown" if self._orders.halves else "broken", "error": type(error).__name__}
+            if self._orders.halves:
+                self._half(key, began)
         except Exception as error:  # noqa: BLE001
             told = {"how": "broken", "error": f"{type(error).__name__}: {error}"}
         # What is known here was in another form than it is stored.
@@ -321,7 +350,7 @@ class Client:
                 try:
                     await self._look(key)
                     for _ in range(self._chance.randint(1, 3)):
-                        if key not in self._known and key not in BASES:
+                        if key not in self._known and key not in self._bases:
                             break
                         lines = self._lines(f"{self._orders.name}-{self._number + 1}", 1)
                         if not await self._commit("append", key, lines, (name, lease), careless=False):
@@ -350,8 +379,11 @@ class Client:
         return None
 
     async def _delete(self, key: Key) -> None:
-        if key in BASES and self._chance.random() < 0.7:
+        if key in self._bases and self._chance.random() < 0.7:
             return
+        await self._end(key)
+
+    async def _end(self, key: Key) -> None:
         op = self._name()
         call = lambda: self._store.delete(key[1], actor_id=key[0])  # noqa: E731
         await self._ask({"op": op, "kind": "delete", "s": key}, call)
@@ -362,14 +394,14 @@ class Client:
 
     async def _tail(self, key: Key) -> None:
         limit = self._chance.randint(1, 8)
-        async with self._seeing("tail") as seen:
+        async with self._seeing("tail", key) as seen:
             page = await self._store.tail(key[1], limit=limit, actor_id=key[0])
             lines = [to_line(message) for message in page.items]
             seen |= {"s": key, "limit": limit, "lines": lines, "cursor": page.cursor}
 
     async def _list(self, key: Key) -> None:
         actor, cursor = key[0], None
-        async with self._seeing("list") as seen:
+        async with self._seeing("list", key) as seen:
             found: list[Any] = []
             while True:
                 page = await self._store.sessions(actor_id=actor, limit=7, cursor=cursor)

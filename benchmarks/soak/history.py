@@ -114,6 +114,7 @@ class Book:
         self.reads: list[Read] = []
         self.tails: list[dict[str, Any]] = []
         self.lists: list[dict[str, Any]] = []
+        self.halves: list[dict[str, Any]] = []
         self.leases: dict[str, Held] = {}
         self.faults: list[str] = []
 
@@ -169,6 +170,9 @@ class Book:
             self.reads.append(
                 Read(session, line["t0"], line["t1"], revision, count, whole=False, whose="a list")
             )
+
+    def _half(self, line: dict[str, Any], whose: str) -> None:
+        self.halves.append(line)
 
     def _took(self, line: dict[str, Any], whose: str) -> None:
         self.leases[line["lease"]] = Held(line["lease"], line["s"], line["t"], last=line["t"])

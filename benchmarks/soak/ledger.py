@@ -7,6 +7,7 @@ and ``t1`` are seconds of the system's monotonic clock, which all processes shar
 * ``done``: the answer to the last ``sent`` of that ``op``. ``how`` is ``ok``, ``refused`` (surely not done), ``unknown``, or ``broken``
   for an answer that the contract does not have.
 * ``read``, ``tail``, ``list``: what was seen, asked for at ``t0`` and known at ``t1``.
+* ``half``: a session that could not be read, as where it is being deleted bit by bit.
 * ``took``, ``left``: a lease.
 
 A message is one text in a ledger: ``u`` or ``a`` with a mark and a length for what a user or an assistant said, ``c`` and ``r`` for a call

@@ -19,12 +19,12 @@ from typing import Any
 import asyncpg
 from tests.postgres import PostgresServer
 
-from littleghost import ALL_ACTORS, SessionStore, Snapshot, open_store
+from littleghost import ALL_ACTORS, CorruptSessionError, SessionStore, Snapshot, open_store
 
-from .history import Read
+from .history import Book, Read
 from .ledger import Key, digest, to_line, to_line_from_json
 
-__all__ = ["Medium", "PostgreSQL", "SQLite", "make", "read_by_library", "read_by_library_of"]
+__all__ = ["Medium", "PostgreSQL", "SQLite", "make", "read_by_library", "read_by_library_of", "read_of"]
 
 Fault = Callable[[], None]
 
@@ -35,12 +35,14 @@ class Medium(ABC):
     Attributes:
         url: Of the store.
         strict_leases: Whether a lease cannot be lost while its holder lives.
+        deletes_by_halves: Whether a session can be seen half deleted, which is told as damage.
         faults: What is done to it, by name.
         seen: What was read of it while clients worked.
     """
 
     url: str
     strict_leases: bool
+    deletes_by_halves = False
     faults: dict[str, Fault]
 
     def __init__(self) -> None:
@@ -55,13 +57,25 @@ class Medium(ABC):
     def damage(self) -> list[str]:
         """Return what the medium's own checks find."""
 
+    def calm(self) -> None:
+        """Do nothing to it any more."""
+
+    def known(self, book: Book) -> list[Key] | None:
+        """Return which sessions there may be, where the store cannot list them."""
+        return None
+
+    def figures(self) -> dict[str, Any]:
+        """Return what else there is to tell."""
+        return {}
+
     def close(self) -> None:
         """Remove it."""
 
 
-def _read_of(
+def read_of(
     key: Key, revision: str, bodies: Sequence[bytes | str], state: Any, metadata: Any, whose: str
 ) -> Read:
+    """Return what is stored of a session, of which messages, state and metadata are JSON."""
     lines = [to_line_from_json(message) for body in bodies if body for message in json.loads(body)]
     now = time.monotonic()
     marks = json.loads(state).get("op"), json.loads(metadata).get("by")
@@ -109,7 +123,7 @@ class SQLite(Medium):
                 bodies = db.execute(BODIES, (key << 32 | root, key << 32 | number)).fetchall()
                 revision = f"{epoch:016x}-{key:x}-{number}"
                 texts = [body for (body,) in bodies]
-                found.append((session, _read_of(session, revision, texts, state, metadata, whose)))
+                found.append((session, read_of(session, revision, texts, state, metadata, whose)))
         return found
 
     def damage(self) -> list[str]:
@@ -278,7 +292,7 @@ class PostgreSQL(Medium):
             session: Key = (None if scope == b"-" else scope[1:].decode(), id.decode())
             texts = [body for place, body in bodies[key] if root <= place <= number]
             revision = f"{epoch:016x}-{number}"
-            found.append((session, _read_of(session, revision, texts, state, metadata, "SQL")))
+            found.append((session, read_of(session, revision, texts, state, metadata, "SQL")))
         return found
 
     def damage(self) -> list[str]:
@@ -294,17 +308,37 @@ class PostgreSQL(Medium):
 
 
 def make(kind: str, folder: Path, chance: random.Random) -> Medium:
-    """Return a medium of the kind ``sqlite`` or ``postgres``."""
+    """Return a medium of the kind ``sqlite``, ``postgres`` or ``agentcore``."""
+    if kind == "agentcore":
+        from .agentcore import AgentCore
+
+        return AgentCore(chance)
     return SQLite(folder, chance) if kind == "sqlite" else PostgreSQL(folder, chance)
 
 
-async def read_by_library(url: str) -> tuple[list[tuple[Key, Read]], list[str]]:
-    """Return every session as the library loads it, and what its `verify` finds."""
+async def read_by_library(
+    url: str, keys: Sequence[Key] | None, book: Book
+) -> tuple[list[tuple[Key, Read]], list[str]]:
+    """Return every session as the library loads it, those of ``keys`` where it cannot list them, and what its `verify` finds."""
     store = open_store(url)
     try:
-        return await read_by_library_of(store), await _verify(store)
+        if keys is None:
+            return await read_by_library_of(store), await _verify(store)
+        found = [(key, await _load_or_end(store, key, book)) for key in keys]
+        return [(key, read) for key, read in found if read.revision is not None], []
     finally:
         await store.aclose()
+
+
+async def _load_or_end(store: SessionStore, key: Key, book: Book) -> Read:
+    """Load a session; what is left of one whose deletion was broken off is deleted, and noted as seen by halves."""
+    try:
+        return await _load(store, key)
+    except CorruptSessionError:
+        now = time.monotonic()
+        book.halves.append({"s": key, "t0": now, "t1": now})
+        await store.delete(key[1], actor_id=key[0])
+        return await _load(store, key)
 
 
 async def read_by_library_of(store: SessionStore) -> list[tuple[Key, Read]]:

@@ -36,7 +36,7 @@ class Plan:
     """What is to be done.
 
     Attributes:
-        store: ``sqlite`` or ``postgres``.
+        store: ``sqlite``, ``postgres`` or ``agentcore``.
         seconds: For how long.
         seed: Of chance. The operating system's part of it cannot be repeated.
         clients: How many processes.
@@ -72,8 +72,8 @@ class Result:
 class _Clients:
     """The client processes, each with a ledger, and a new one for each time it is started."""
 
-    def __init__(self, plan: Plan, url: str, folder: Path) -> None:
-        self._plan, self._url, self._folder = plan, url, folder
+    def __init__(self, plan: Plan, medium: Medium, folder: Path) -> None:
+        self._plan, self._medium, self._folder = plan, medium, folder
         self._running: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
         self._started = 0
         self.ledgers: list[Path] = []
@@ -82,12 +82,13 @@ class _Clients:
     def start(self, number: int, before: Path | None = None) -> None:
         ledger = self._folder / f"ledger-{number}.{self._started}"
         orders = Orders(
-            url=self._url,
+            url=self._medium.url,
             name=f"c{number}r{self._started}",
             ledger=str(ledger),
             before=None if before is None else str(before),
             seed=self._plan.seed * 1000 + self._started,
             broken=self._plan.broken,
+            halves=self._medium.deletes_by_halves,
         )
         self._started += 1
         with ledger.with_suffix(f"{ledger.suffix}-err").open("wb") as errors:
@@ -174,7 +175,7 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None) 
     chance = random.Random(plan.seed)
     medium = make(plan.store, folder, chance)
     try:
-        clients = _Clients(plan, medium.url, folder)
+        clients = _Clients(plan, medium, folder)
         began = time.monotonic()
         try:
             for number in range(plan.clients):
@@ -227,8 +228,9 @@ def _checked(medium: Medium, clients: _Clients) -> Result:
     for ledger in clients.ledgers:
         book.add(entries(ledger), ledger.name)
     book.reads += medium.seen
+    medium.calm()
     final: dict[Key, list[Read]] = defaultdict(list)
-    by_library, damaged = asyncio.run(read_by_library(medium.url))
+    by_library, damaged = asyncio.run(read_by_library(medium.url, medium.known(book), book))
     by_sql = medium.read()
     for key, read in [*by_library, *by_sql]:
         final[key].append(read)
@@ -239,4 +241,5 @@ def _checked(medium: Medium, clients: _Clients) -> Result:
     found = figures(book)
     found["sessions at the end"] = len(final)
     found["load average"] = os.getloadavg()[0]
+    found["medium"] = medium.figures()
     return Result(faults, found)

@@ -128,6 +128,9 @@ if TYPE_CHECKING:
         StoreUnavailableError as StoreUnavailableError,
     )
     from littleghost.errors import (
+        ToolConnectionError as ToolConnectionError,
+    )
+    from littleghost.errors import (
         ToolError as ToolError,
     )
     from littleghost.errors import (
@@ -244,11 +247,20 @@ if TYPE_CHECKING:
     from littleghost.sandboxes.bubblewrap import (
         BubblewrapSandbox as BubblewrapSandbox,
     )
+    from littleghost.sandboxes.container import (
+        ContainerSandbox as ContainerSandbox,
+    )
     from littleghost.sandboxes.contract import (
         Execution as Execution,
     )
     from littleghost.sandboxes.contract import (
         FileInfo as FileInfo,
+    )
+    from littleghost.sandboxes.contract import (
+        Found as Found,
+    )
+    from littleghost.sandboxes.contract import (
+        Match as Match,
     )
     from littleghost.sandboxes.contract import (
         Probe as Probe,
@@ -273,6 +285,24 @@ if TYPE_CHECKING:
     )
     from littleghost.sandboxes.policy import (
         Policy as Policy,
+    )
+    from littleghost.sandboxes.remote import (
+        RemoteSandbox as RemoteSandbox,
+    )
+    from littleghost.sandboxes.service.app import (
+        SandboxService as SandboxService,
+    )
+    from littleghost.sandboxes.service.leases import (
+        ServiceLimits as ServiceLimits,
+    )
+    from littleghost.sandboxes.ssh import (
+        SSHSandbox as SSHSandbox,
+    )
+    from littleghost.sessions.agentcore import (
+        AgentCoreMemoryStore as AgentCoreMemoryStore,
+    )
+    from littleghost.sessions.agentcore import (
+        StoredSession as StoredSession,
     )
     from littleghost.sessions.contract import (
         ALL_ACTORS as ALL_ACTORS,
@@ -353,6 +383,9 @@ if TYPE_CHECKING:
         SandboxTools as SandboxTools,
     )
     from littleghost.tools.builtin import (
+        find_files as find_files,
+    )
+    from littleghost.tools.builtin import (
         list_files as list_files,
     )
     from littleghost.tools.builtin import (
@@ -363,6 +396,9 @@ if TYPE_CHECKING:
     )
     from littleghost.tools.builtin import (
         sandbox_tools as sandbox_tools,
+    )
+    from littleghost.tools.builtin import (
+        search_files as search_files,
     )
     from littleghost.tools.builtin import (
         shell as shell,
@@ -425,6 +461,7 @@ _HOMES = {
         "SessionTooLargeError",
         "StoreError",
         "StoreUnavailableError",
+        "ToolConnectionError",
         "ToolError",
         "ToolFileExistsError",
         "ToolFileNotFoundError",
@@ -464,10 +501,25 @@ _HOMES = {
     "run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
-    "sandboxes.contract": ("Execution", "FileInfo", "Probe", "Process", "Sandbox", "SandboxLimits"),
+    "sandboxes.container": ("ContainerSandbox",),
+    "sandboxes.contract": (
+        "Execution",
+        "FileInfo",
+        "Found",
+        "Match",
+        "Probe",
+        "Process",
+        "Sandbox",
+        "SandboxLimits",
+    ),
     "sandboxes.host": ("HostSandbox",),
     "sandboxes.native": ("native_sandbox",),
     "sandboxes.policy": ("EffectivePolicy", "Policy"),
+    "sandboxes.remote": ("RemoteSandbox",),
+    "sandboxes.service.app": ("SandboxService",),
+    "sandboxes.service.leases": ("ServiceLimits",),
+    "sandboxes.ssh": ("SSHSandbox",),
+    "sessions.agentcore": ("AgentCoreMemoryStore", "StoredSession"),
     "sessions.contract": (
         "ALL_ACTORS",
         "ANY",
@@ -492,10 +544,12 @@ _HOMES = {
     "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
+        "find_files",
         "list_files",
         "read_file",
         "replace_in_file",
         "sandbox_tools",
+        "search_files",
         "shell",
         "write_file",
     ),

@@ -23,6 +23,11 @@ __all__ = ["MAX_DEPTH", "copy", "equal", "normalise", "pack", "pack_object", "un
 MAX_DEPTH = 100
 """How deep lists and objects may nest. Source: the limit of the JSON library of the Ruby system, which reads what we write."""
 
+MAX_DIGITS = 4300
+"""How many characters an integer may have. Source: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+
+_KEYS = frozenset({str})
+_PLAIN = frozenset({str, int, bool, type(None)})
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
@@ -41,11 +46,21 @@ def pack(value: Any, path: str = "value", free: int = 0) -> bytes:
     """
     try:
         raw = _encode(value)
+        if _is_plain(value) and len(raw) < MAX_DIGITS:
+            return raw
         if _decode(raw) == value and (is_shallow(raw) or fits(value, MAX_DEPTH + free)):
             return raw
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError):
         pass
     return _encode(walk(value, path, -free))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether ``value`` is an object of texts, integers and the like, which come back as they went in unless one is too long."""
+    if type(value) is not dict:
+        return False
+    members = cast("dict[Any, Any]", value)
+    return _KEYS.issuperset(map(type, members)) and _PLAIN.issuperset(map(type, members.values()))
 
 
 def pack_object(value: Any, path: str = "value") -> bytes:

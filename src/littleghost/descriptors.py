@@ -21,16 +21,18 @@ import stat as modes
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "DIRECTORY",
+    "Kind",
     "PathPlace",
     "Place",
     "delete_tree",
     "make_below",
     "openat2",
     "parent_of",
+    "rename_new",
     "resolved",
     "resolves_in_kernel",
     "scan",
@@ -41,6 +43,10 @@ DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) |
 """What to open a directory with, to hold it."""
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _MOST_LINKS = 40  # what Linux itself follows in one path
+_NO_REPLACE = 1  # RENAME_NOREPLACE
+
+Kind = Literal["file", "directory", "other"]
+"""What an entry of a directory is; a link, whatever it leads to, is ``other``."""
 
 
 class Place:
@@ -129,6 +135,9 @@ class PathPlace(Place):
     def rename(self, name: str, target: str) -> None:
         os.replace(self._below(name), self._below(target))
 
+    def path_of(self, name: str) -> str:
+        return self._below(name)
+
     def unlink(self, name: str) -> None:
         os.unlink(self._below(name))
 
@@ -138,7 +147,7 @@ class PathPlace(Place):
     def rmdir(self, name: str) -> None:
         os.rmdir(self._below(name))
 
-    def entries(self, name: str) -> Iterator[tuple[str, bool]]:
+    def entries(self, name: str) -> Iterator[tuple[str, Kind]]:
         return _entries(self._below(name))
 
     def key(self, name: str) -> int:
@@ -150,12 +159,15 @@ def _is_junction(path: str) -> bool:
     return test is not None and test(path)
 
 
-def _entries(directory: int | str) -> Iterator[tuple[str, bool]]:
-    """Yield each entry's name and whether it is a directory, and close a descriptor at the end."""
+def _entries(directory: int | str) -> Iterator[tuple[str, Kind]]:
+    """Yield each entry's name and what it is, links not followed, and close a descriptor at the end."""
     try:
         with os.scandir(directory) as found:
             for entry in found:
-                yield entry.name, entry.is_dir(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    yield entry.name, "directory"
+                else:
+                    yield entry.name, "file" if entry.is_file(follow_symlinks=False) else "other"
     finally:
         if isinstance(directory, int):
             os.close(directory)
@@ -165,6 +177,7 @@ class _Kernel:
     """``openat2``, which Python does not wrap. See openat2(2)."""
 
     BENEATH = 0x08 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS
+    NO_LINKS = 0x04  # RESOLVE_NO_SYMLINKS
     NUMBER = 437  # the same on every architecture
 
     def __init__(self) -> None:
@@ -181,8 +194,8 @@ class _Kernel:
         )
         self._syscall.restype = ctypes.c_long
 
-    def open(self, fd: int, path: bytes, flags: int) -> int:
-        how = (self._ctypes.c_uint64 * 3)(flags, 0, self.BENEATH)
+    def open(self, fd: int, path: bytes, flags: int, *, links: bool = True) -> int:
+        how = (self._ctypes.c_uint64 * 3)(flags, 0, self.BENEATH if links else self.BENEATH | self.NO_LINKS)
         for _ in range(64):
             result: int = self._syscall(self.NUMBER, fd, path, self._ctypes.byref(how), 24)
             if result >= 0:
@@ -214,16 +227,32 @@ def resolves_in_kernel() -> bool:
     return openat2() is not None
 
 
-@contextmanager
-def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> Generator[tuple[Place, str]]:
-    """Yield the directory that holds what ``components`` lead to, and its name there, which is no link. ``.`` is the root itself.
+def _all_pass(_name: str) -> None:
+    """Let every name pass."""
 
-    With ``create``, missing directories on the way are made, and those are removed again when the block fails.
+
+@contextmanager
+def walk(
+    root: Place,
+    components: tuple[str, ...],
+    *,
+    create: bool = False,
+    links: Literal["all", "between", "none"] = "all",
+    check: Callable[[str], None] = _all_pass,
+) -> Generator[tuple[Place, str]]:
+    """Yield the directory that holds what ``components`` lead to, and its name there. ``.`` is the root itself.
+
+    Args:
+        root: Where to start, and never to leave.
+        components: The path.
+        create: Whether to make missing directories on the way, which are removed again when the block fails.
+        links: Which links to follow: ``all``, so that the name is no link; those ``between``, so that it may be one; or ``none``.
+        check: Called with each name on the way and the last one, those that links lead through too, before it is used; it may raise.
     """
     held = [root]
     made: list[tuple[Place, str]] = []
     pending = list(reversed(components))
-    links = 0
+    followed = 0
     name = "."
     try:
         while pending:
@@ -241,17 +270,23 @@ def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> G
                 left.close()
                 name = "."
                 continue
+            check(name)
+            last = not any(part not in ("", ".") for part in pending)
+            if last and links == "between":
+                break
             target = held[-1].link(name)
             if target is not None:
-                links += 1
+                if links == "none":
+                    raise OSError(errno.ELOOP, "a link")
+                followed += 1
                 if target.startswith("/"):
                     raise OSError(errno.EXDEV, "leads out of the workspace")
-                if links > _MOST_LINKS:
+                if followed > _MOST_LINKS:
                     raise OSError(errno.ELOOP, "too many links")
                 pending.extend(reversed(target.split("/")))
                 name = "."
                 continue
-            if not any(part not in ("", ".") for part in pending):
+            if last:
                 break
             try:
                 inner = held[-1].enter(name)
@@ -275,29 +310,43 @@ def walk(root: Place, components: tuple[str, ...], *, create: bool = False) -> G
             place.close()
 
 
-def resolved(root: Place, components: tuple[str, ...], flags: int) -> int:
-    """Open what ``components`` lead to beneath ``root``."""
+def resolved(root: Place, components: tuple[str, ...], flags: int, *, links: bool = True) -> int:
+    """Open what ``components`` lead to beneath ``root``, following links or, with ``links=False``, refusing them."""
     kernel = openat2() if type(root) is Place else None
     if kernel is not None:
         path = "/".join(components) or "."
-        return kernel.open(root.fd, os.fsencode(path), flags)
-    with walk(root, components) as (parent, name):
+        return kernel.open(root.fd, os.fsencode(path), flags, links=links)
+    with walk(root, components, links="all" if links else "none") as (parent, name):
         return parent.open(name, flags)
 
 
-def scan(root: Place, components: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each entry of a directory beneath ``root``, and whether it is a directory itself."""
+def scan(root: Place, components: tuple[str, ...], *, links: bool = True) -> Iterator[tuple[str, Kind]]:
+    """Yield the name of each entry of a directory beneath ``root``, and what it is."""
     if isinstance(root, PathPlace):
-        with walk(root, components) as (parent, name):
+        with walk(root, components, links="all" if links else "none") as (parent, name):
             if isinstance(parent, PathPlace):  # a walk stays in the kind it started with
                 yield from parent.entries(name)
     else:
-        yield from _entries(resolved(root, components, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        yield from _entries(resolved(root, components, flags, links=links))
 
 
 @contextmanager
-def parent_of(root: Place, components: tuple[str, ...], *, create: bool) -> Generator[tuple[Place, str]]:
-    """Yield the directory to write ``components`` in and the name there; with ``create``, make what is missing on the way."""
+def parent_of(
+    root: Place,
+    components: tuple[str, ...],
+    *,
+    create: bool,
+    check: Callable[[str], None] | None = None,
+) -> Generator[tuple[Place, str]]:
+    """Yield the directory to write ``components`` in and the name there; with ``create``, make what is missing on the way.
+
+    ``check`` is asked about every name that is really gone through (see `walk`), which only the walk can tell.
+    """
+    if check is not None:
+        with walk(root, components, create=create, check=check) as found:
+            yield found
+        return
     kernel = openat2() if type(root) is Place else None
     if kernel is not None and components:
         place: Place | None = None
@@ -314,12 +363,83 @@ def parent_of(root: Place, components: tuple[str, ...], *, create: bool) -> Gene
         yield found
 
 
-def make_below(root: Place, components: tuple[str, ...]) -> None:
-    """Make the directory that ``components`` lead to beneath ``root``, and those on the way, where they are missing."""
-    with walk(root, components, create=True) as (parent, name):
+def make_below(root: Place, components: tuple[str, ...], *, check: Callable[[str], None] = _all_pass) -> None:
+    """Make the directory that ``components`` lead to beneath ``root``, and those on the way, where they are missing.
+
+    Args:
+        root: Where to start.
+        components: The path.
+        check: See `walk`.
+
+    Raises:
+        FileExistsError: Something else is there.
+    """
+    with walk(root, components, create=True, check=check) as (parent, name):
         if name != ".":
-            with suppress(FileExistsError):
+            try:
                 parent.mkdir(name)
+            except FileExistsError:
+                if not modes.S_ISDIR(parent.stat(name).st_mode):
+                    raise
+
+
+@functools.cache
+def _renameat2() -> Callable[[int, str, int, str], bool]:
+    """Return what renames without replacing, and returns whether it could try."""
+
+    def cannot(_source_fd: int, _name: str, _target_fd: int, _target: str) -> bool:
+        return False
+
+    if sys.platform != "linux":
+        return cannot
+    try:
+        import ctypes
+
+        call: Any = ctypes.CDLL(None, use_errno=True).renameat2
+    except (ImportError, OSError, AttributeError):
+        return cannot
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+    def rename(source_fd: int, name: str, target_fd: int, target: str) -> bool:
+        if call(source_fd, os.fsencode(name), target_fd, os.fsencode(target), _NO_REPLACE) == 0:
+            return True
+        number = ctypes.get_errno()
+        # Not every file system and every filter of system calls knows it. EINVAL is also a directory moved into itself, which
+        # the other way says again.
+        if number in (errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
+            return False
+        raise OSError(number, os.strerror(number))
+
+    return rename
+
+
+def rename_new(source: Place, name: str, target: Place, new_name: str) -> None:
+    """Rename ``name`` in ``source`` to ``new_name`` in ``target``, where nothing is yet.
+
+    On Linux in one step. Where the system cannot do that a file has both names for a moment, and a directory takes the place of an empty
+    one; what is there is never replaced.
+
+    Raises:
+        FileExistsError: Something is there.
+    """
+    if isinstance(source, PathPlace) and isinstance(target, PathPlace):
+        if sys.platform != "win32" and os.path.lexists(target.path_of(new_name)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        os.rename(source.path_of(name), target.path_of(new_name))  # which replaces nothing on Windows
+        return
+    if _renameat2()(source.fd, name, target.fd, new_name):
+        return
+    if modes.S_ISDIR(source.stat(name).st_mode):
+        target.mkdir(new_name)
+        try:
+            os.rename(name, new_name, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+        except BaseException:
+            with suppress(OSError):
+                target.rmdir(new_name)
+            raise
+        return
+    os.link(name, new_name, src_dir_fd=source.fd, dst_dir_fd=target.fd, follow_symlinks=False)
+    source.unlink(name)
 
 
 def delete_tree(path: str) -> None:
@@ -336,14 +456,14 @@ def delete_tree(path: str) -> None:
             prefix = f".littleghost-{secrets.token_hex(8)}-"
             count = 0
             while entries := list(_listed(top)):
-                for entry, is_directory in entries:
-                    if not is_directory:
+                for entry, kind in entries:
+                    if kind != "directory":
                         os.unlink(entry, dir_fd=top)
                         continue
                     inner = _unlocked(top, entry)
                     try:
-                        for below, is_inner in list(_listed(inner)):
-                            if is_inner:
+                        for below, inner_kind in list(_listed(inner)):
+                            if inner_kind == "directory":
                                 os.close(_unlocked(inner, below))  # to move a directory is to write its ".."
                                 count += 1
                                 os.rename(below, f"{prefix}{count}", src_dir_fd=inner, dst_dir_fd=top)
@@ -359,7 +479,7 @@ def delete_tree(path: str) -> None:
         os.close(parent)
 
 
-def _listed(directory: int) -> Iterator[tuple[str, bool]]:
+def _listed(directory: int) -> Iterator[tuple[str, Kind]]:
     return _entries(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory))
 
 

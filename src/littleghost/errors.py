@@ -73,6 +73,7 @@ __all__ = [
     "SessionTooLargeError",
     "StoreError",
     "StoreUnavailableError",
+    "ToolConnectionError",
     "ToolError",
     "ToolFileExistsError",
     "ToolFileNotFoundError",
@@ -302,6 +303,10 @@ class ToolValueError(ToolError, ValueError):
 
 class ToolTimeoutError(ToolError, TimeoutError):
     """A tool did not end in time."""
+
+
+class ToolConnectionError(ToolError, ConnectionError):
+    """What the tool works on cannot be reached any more. Whether the last thing asked for was done is not known."""
 
 
 class SessionBusyError(LittleGhostError, RuntimeError):

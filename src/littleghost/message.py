@@ -186,6 +186,26 @@ def pack_messages(
     return raw, checked
 
 
+def pack_plain(messages: tuple[Any, ...]) -> bytes | None:
+    """Return the JSON array of ``messages`` where they are messages of nothing but text, else ``None``; see `pack_messages` then.
+
+    These come back as they went in, so who does not want what comes back need not decode them to see it.
+    """
+    for message in messages:
+        if type(message) is not Message or type(message.role) is not str or message.role not in ROLES:
+            return None
+        content, metadata = message.content, message.metadata
+        if type(content) is not tuple or type(metadata) is not dict or metadata:
+            return None
+        for block in content:
+            if type(block) is not Text or type(block.text) is not str:
+                return None
+    try:
+        return _encode(messages)
+    except UnicodeEncodeError:
+        return None  # whoever looks closer says where
+
+
 def unpack_messages(raw: bytes | bytearray | memoryview | str, path: str = "messages") -> tuple[Message, ...]:
     """Return the messages in a JSON array: canonical bytes straight into structs, other valid spellings by a slower way.
 

@@ -29,7 +29,7 @@ from littleghost.errors import (
     ToolError,
 )
 from littleghost.loop import CallModel, CommitMessages, Emit, StartTools
-from littleghost.message import Message, pack_messages
+from littleghost.message import Message, pack_messages, pack_plain
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool
@@ -89,10 +89,8 @@ class Run(Struct, frozen=True, kw_only=True):
 class Journal(Protocol):
     """Where a run's messages go, one commit at a time."""
 
-    async def commit(
-        self, messages: Sequence[Message], state: dict[str, Any]
-    ) -> tuple[int, events.Committed | None]:
-        """Store ``messages`` and ``state``; return the number of messages stored before, and what to tell listeners."""
+    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
+        """Store ``messages`` and the packed ``state``; return the number of messages stored before, and what to tell listeners."""
         ...
 
 
@@ -104,17 +102,17 @@ class SessionJournal:
         self._count = count
         self._state = state
 
-    async def commit(
-        self, messages: Sequence[Message], state: dict[str, Any]
-    ) -> tuple[int, events.Committed | None]:
+    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
         """Append to the session, guarded by the revision it knows."""
         kept = transcript.sanitise(messages)
-        packed = data.pack_object(state, "state")
-        if not kept and packed == self._state:
-            return self._count, None
         position = self._count
-        commit = await self._session.append(kept, state=state)
-        self._count, self._state = position + len(kept), packed
+        if state != self._state:
+            commit = await self._session.append(kept, state=data.unpack(state))
+        elif kept:
+            commit = await self._session.append(kept)
+        else:
+            return position, None
+        self._count, self._state = position + len(kept), state
         return position, events.Committed(count=commit.count, revision=commit.revision)
 
 
@@ -124,12 +122,10 @@ class NoJournal:
     def __init__(self) -> None:
         self._count = 0
 
-    async def commit(
-        self, messages: Sequence[Message], state: dict[str, Any]
-    ) -> tuple[int, events.Committed | None]:
+    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
         """Count."""
         for message in messages:
-            if message.role not in ("assistant", "tool"):
+            if message.role not in ("assistant", "tool") and pack_plain((message,)) is None:
                 pack_messages((message,))
         position = self._count
         self._count += len(messages)
@@ -344,7 +340,7 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stop is not None:
             raise self._stop
-        state = data.unpack(self._good_state)
+        state = self._good_state
         try:
             position, event = await self._journal.commit(messages, state)
         except asyncio.CancelledError:

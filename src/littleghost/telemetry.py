@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 __all__ = ["Span", "operation", "span"]
@@ -55,6 +55,7 @@ class _RecordedSpan(Span):
 
 
 _NOTHING = Span()
+_UNCHANGED = nullcontext()
 
 
 def span(name: str, attributes: Mapping[str, Attribute] | None = None) -> AbstractContextManager[Span]:
@@ -105,16 +106,17 @@ def _parent(trace: Any) -> Any:
     return trace.set_span_in_context(trace.NonRecordingSpan(context)) if context.is_valid else None
 
 
-@contextmanager
-def operation(operation_id: str | None) -> Generator[None]:
+def operation(operation_id: str | None) -> AbstractContextManager[None]:
     """Make ``operation_id``, a W3C ``traceparent`` value, the parent of the spans started inside.
 
     An id of another form, and ``None``, change nothing.
     Source: https://www.w3.org/TR/trace-context/#traceparent-header
     """
-    if operation_id is None:
-        yield
-        return
+    return _UNCHANGED if operation_id is None else _named(operation_id)
+
+
+@contextmanager
+def _named(operation_id: str) -> Generator[None]:
     token = _operation.set(operation_id)
     try:
         yield

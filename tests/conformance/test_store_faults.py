@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from clauses import LARGE
 
 from littleghost import transcript
 from littleghost.errors import CorruptSessionError, DataError, SessionNotFoundError
@@ -718,9 +719,7 @@ class ClaimsToCount(ClaimsToRestore):
         return await self.inner.statistics(actor_id=actor_id)
 
 
-QUICK = {clause.name for clause in store_clauses()} - {
-    "twenty-megabytes-in-one-message-are-stored-or-refused"
-}
+QUICK = {clause.name for clause in store_clauses()} - LARGE
 FAULTS: dict[type[SessionStore], set[str]] = {
     ForgetsWhatItDidUnderALease: {"what-was-written-under-a-lease-stays-written"},
     LeasesOutliveTheirBlock: {"nothing-is-written-under-a-lease-that-has-ended"},
@@ -881,7 +880,6 @@ halving = functools.partial(Halving, os.environ["FAULTS_FILE"], durability="off"
 """
 
 
-@pytest.mark.timeout(200)
 async def test_faults_that_only_other_stores_and_processes_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

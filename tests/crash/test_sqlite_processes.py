@@ -94,7 +94,6 @@ asyncio.run(main())
 
 
 @posix
-@pytest.mark.timeout(120)
 async def test_a_forked_child_works_on_after_its_parent_has_closed(tmp_path: Path):
     """The parent is the last one that the system knows of unless the child has locks of its own, and removes the log."""
     code = """
@@ -132,7 +131,6 @@ say("done")
 
 
 @posix
-@pytest.mark.timeout(120)
 async def test_forking_in_the_middle_of_writing_loses_nothing_on_either_side(tmp_path: Path):
     code = """
 import threading
@@ -180,7 +178,6 @@ say(len(written))
 
 
 @posix
-@pytest.mark.timeout(120)
 def test_a_child_of_a_parent_that_was_busy_all_the_time_refuses(tmp_path: Path):
     """What it inherits of a connection in use makes every connection of its own unsafe."""
     code = """
@@ -221,7 +218,6 @@ say("done")
 
 
 @posix
-@pytest.mark.timeout(120)
 async def test_multiprocessing_children_share_an_inherited_store(tmp_path: Path):
     code = """
 import multiprocessing

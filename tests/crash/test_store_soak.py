@@ -97,7 +97,6 @@ async def test_a_good_store_is_not(tmp_path: Path):
     )
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("store", KINDS)
 def test_fifteen_seconds_lose_nothing(tmp_path: Path, store: str, require):
     if store == "postgres":
@@ -112,7 +111,6 @@ def test_fifteen_seconds_lose_nothing(tmp_path: Path, store: str, require):
     assert result.figures["unknown"] > 0
 
 
-@pytest.mark.timeout(120)
 def test_the_program_ends_with_1_where_something_is_lost():
     command = [sys.executable, "-m", "benchmarks.soak", "--store=sqlite", "--seconds=4", "--seed=1"]
     done = subprocess.run([*command, "--broken=drops"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -121,7 +119,6 @@ def test_the_program_ends_with_1_where_something_is_lost():
     assert "client killed" in done.stdout
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
     import signal
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-import pytest
 from places import Place, append, place, server, texts
 
 from littleghost import Message, Session, SessionStore, open_store
@@ -146,7 +145,6 @@ class _Wire:
         return int(done.stdout)
 
 
-@pytest.mark.timeout(180)
 async def test_the_next_of_100_000_messages_costs_what_the_first_did(place: Place):
     async with counting(place) as (store, cost):
 

@@ -34,7 +34,7 @@ from littleghost.models.retry import RetryPolicy
 from littleghost.sessions.session import Session
 from littleghost.tools.builtin import read_file, write_file
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("llama")]
 GREEDY = {"temperature": 0, "max_tokens": 60}
 
 

@@ -354,6 +354,8 @@ def test_looking_makes_no_tables_on_a_server(
             assert (done.returncode > 0, done.stdout if command != ("export",) else "") == (True, ""), command
             assert done.stderr.startswith("error: "), command
             assert done.stderr.count("\n") == 1, command
+            assert "create=" not in done.stderr, "what is no word of the command line"
+            assert "let import or copy make it" in done.stderr, command
             assert not schemas(url)
     done = littleghost("sessions", "copy", url, "sqlite:///new.db")
     assert (done.returncode > 0, done.stdout, done.stderr.count("\n")) == (True, "", 1)
@@ -367,6 +369,8 @@ def test_looking_makes_no_tables_on_a_server(
 
 
 def test_a_path_is_no_url_and_is_told_what_it_would_be(littleghost: Run, tmp_path: Path):
+    with sync.SQLiteStore(tmp_path / "a.db") as store:
+        store.sessions()
     for path, meant in (
         ("shop.db", "sqlite:///shop.db"),
         ("sub dir/shop.db", "sqlite:///sub%20dir/shop.db"),
@@ -374,8 +378,8 @@ def test_a_path_is_no_url_and_is_told_what_it_would_be(littleghost: Run, tmp_pat
     ):
         for command in (
             ("list", "--store", path),
-            ("copy", path, "memory:"),
-            ("copy", "memory:", path),
+            ("copy", path, "sqlite:///b.db"),
+            ("copy", "sqlite:///a.db", path),
             ("import", os.devnull, "--store", path),
         ):
             done = littleghost("sessions", *command)
@@ -385,7 +389,7 @@ def test_a_path_is_no_url_and_is_told_what_it_would_be(littleghost: Run, tmp_pat
         done = littleghost("sessions", "list", "--store", other)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "secret" not in done.stderr
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"a.db", "a.db-lease"}
 
 
 def test_a_store_that_is_not_there_is_said_by_its_place(littleghost: Run, tmp_path: Path):

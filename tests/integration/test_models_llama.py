@@ -31,7 +31,7 @@ from littleghost.models.local import LlamaServer, LocalModel
 from littleghost.models.openai import OpenAIModel
 from littleghost.models.retry import RetryPolicy
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("llama")]
 
 
 def tool(name: str, description: str, **parameters: str) -> ToolSpec:

@@ -42,7 +42,7 @@ def schema() -> str:
 
 @pytest.fixture
 async def store(server: PostgresServer, schema: str) -> AsyncIterator[PostgresStore]:
-    async with PostgresStore(server.url, schema=schema, lease_ttl=1.0, command_timeout=10) as made:
+    async with PostgresStore(server.url, schema=schema, lease_ttl=2.0, command_timeout=10) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ HOLDER = """
 import asyncio, sys
 from littleghost import LeaseLostError, Message, PostgresStore, Session
 async def main():
-    async with PostgresStore(sys.argv[1], schema=sys.argv[2], lease_ttl=1.0) as store:
+    async with PostgresStore(sys.argv[1], schema=sys.argv[2], lease_ttl=2.0) as store:
         session = Session(id="a", store=store)
         await session.append([Message.user("before")])
         async with session.lease():
@@ -138,9 +138,9 @@ async def test_a_holder_that_stood_still_is_refused_though_the_lease_is_free_aga
 async def test_a_holder_that_lives_keeps_its_lease(server: PostgresServer, schema: str, store: PostgresStore):
     with holder(server, schema) as process:
         with pytest.raises(SessionBusyError) as caught:
-            async with store.lease("a", timeout=2.5):  # twice and a half of what a dead one would keep it
+            async with store.lease("a", timeout=5):  # twice and a half of what a dead one would keep it
                 pass
-        assert caught.value.waited == 2.5
+        assert caught.value.waited == 5
         assert await asyncio.to_thread(end, process) == "written\n"
         assert not await busy(store)
 
@@ -156,13 +156,13 @@ async def test_a_lease_of_a_killed_process_is_taken_over(
 
 
 async def test_a_lease_outlives_its_server(server: PostgresServer, schema: str):
-    async with PostgresStore(server.url, schema=schema, lease_ttl=3.0) as store:
+    async with PostgresStore(server.url, schema=schema, lease_ttl=6.0) as store:
         async with store.lease("a") as lease:
             for mode in ("fast", "immediate"):
                 await asyncio.to_thread(server.restart, mode)
                 assert await busy(store)
-                await asyncio.sleep(1.5)  # longer than from one beat to the next
-            await asyncio.sleep(1.5)
+                await asyncio.sleep(3)  # longer than from one beat to the next
+            await asyncio.sleep(3)
             assert await busy(store), "the beats go on"
             await append(store, "a", 0, "x", lease=lease)
         assert not await busy(store)
@@ -205,6 +205,12 @@ async def test_a_lease_belongs_to_one_session(store: PostgresStore):
                 await write
 
 
+async def one_waits(control: asyncpg.Connection) -> None:
+    """Wait until somebody waits for a lock."""
+    while not await control.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+        await asyncio.sleep(0.005)
+
+
 async def test_nobody_takes_over_while_a_commit_is_being_made(
     store: PostgresStore, server: PostgresServer, schema: str, control: asyncpg.Connection
 ):
@@ -216,10 +222,7 @@ async def test_nobody_takes_over_while_a_commit_is_being_made(
         await transaction.start()
         await other.execute(f"SELECT FROM {schema}.littleghost_sessions FOR UPDATE")
         writing = asyncio.create_task(append(store, "a", 1, "y", lease=lease))
-        while not await control.fetchval(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        ):
-            await asyncio.sleep(0.005)
+        await one_waits(control)
         taking = asyncio.create_task(
             control.execute(f"UPDATE {schema}.littleghost_leases SET token = 'taken'")
         )
@@ -233,7 +236,9 @@ async def test_nobody_takes_over_while_a_commit_is_being_made(
             await append(store, "a", 2, "z", lease=lease)
 
 
-async def test_who_loses_a_deadlock_tries_again(store: PostgresStore, server: PostgresServer, schema: str):
+async def test_who_loses_a_deadlock_tries_again(
+    store: PostgresStore, server: PostgresServer, schema: str, control: asyncpg.Connection
+):
     """A commit under a lease holds the lease's row and then the session's. Somebody who does it the other way round is in its way."""
     await append(store, "a", 0, "x")
     async with store.lease("a") as lease:
@@ -245,7 +250,7 @@ async def test_who_loses_a_deadlock_tries_again(store: PostgresStore, server: Po
         await transaction.start()
         await other.execute(f"SELECT FROM {schema}.littleghost_sessions FOR UPDATE")
         writing = asyncio.create_task(append(store, "a", 1, "y", lease=lease))
-        await asyncio.sleep(0.2)
+        await one_waits(control)
         await other.execute(f"UPDATE {schema}.littleghost_leases SET token = token")
         assert not writing.done()
         await transaction.commit()
@@ -259,12 +264,14 @@ async def test_cancelling_a_holder_releases_at_once(
 ):
     async def hold() -> None:
         async with store.lease("a"):
-            await asyncio.sleep(60)
+            held.set()
+            await asyncio.Event().wait()
 
     for _ in range(5):
+        held = asyncio.Event()
         task = asyncio.create_task(hold())
-        while not await busy(store):
-            await asyncio.sleep(0.01)
+        await held.wait()  # in the database it is held before its holder is told so
+        assert await busy(store)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

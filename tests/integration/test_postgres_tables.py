@@ -54,7 +54,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.timeout(180)
 def test_sixteen_processes_that_start_at_once_all_succeed(postgres_server: PostgresServer, schema: str):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     processes = [

@@ -88,5 +88,6 @@ def test_afterwards_everything_is_as_it_was(leave: Callable[[], None]):
     with CtrlC():
         assert handlers() != before
         leave()
-    assert (handlers(), threading.active_count()) == (before, threads)
+    assert handlers() == before
+    assert threading.active_count() <= threads  # one of an earlier test may have ended
     assert signal.set_wakeup_fd(-1) == -1

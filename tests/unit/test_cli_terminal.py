@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("typer")
 
+import littleghost
 from littleghost import (
     ConfigurationError,
     Image,
@@ -27,7 +29,16 @@ from littleghost import (
 )
 from littleghost.cli.choosing import what_to_expect
 from littleghost.cli.stores import default_path
-from littleghost.cli.terminal import describe, exit_status, one_line, printable, short_call, write_json
+from littleghost.cli.terminal import (
+    HERE,
+    describe,
+    exit_status,
+    one_line,
+    printable,
+    quoted,
+    short_call,
+    write_json,
+)
 from littleghost.cli.transcripts import lines_of
 
 
@@ -194,3 +205,28 @@ def test_a_password_is_shown_in_no_error_however_it_was_typed(url: str):
     assert "sec" not in shown
     assert "ret" not in shown
     assert "sqlite:///a.db" in shown
+
+
+def test_what_is_said_in_the_words_of_the_library_is_said_in_those_of_the_command_line():
+    source = Path(littleghost.__file__).with_name("sessions") / "postgres"
+    said = " ".join(re.sub(r'"\s*f?"', "", path.read_text("utf-8")) for path in sorted(source.glob("*.py")))
+    for there, here in HERE.items():
+        assert there in said, "the library says it in other words by now"
+        assert describe(StoreError(f"no tables; {there}, here")) == f"no tables; {here}, here"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a", "a"),
+        ("", '""'),
+        (" ", '" "'),
+        ("a b", "a b"),
+        ("a\u00a0", '"a\u00a0"'),
+        ('"a"', '""a""'),
+        ("a\n", "a␊"),
+        ("\x1b", "␛"),
+    ],
+)
+def test_a_name_is_quoted_where_it_could_not_be_seen(name: str, shown: str):
+    assert quoted(name) == shown

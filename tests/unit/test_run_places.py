@@ -15,6 +15,7 @@ from littleghost import (
     Message,
     RunContext,
     Runtime,
+    Sandbox,
     SandboxTools,
     ToolUse,
     Workspace,
@@ -66,10 +67,67 @@ async def test_the_tools_of_a_sandbox(tmp_path: Path) -> None:
     assert '"exit_code":127' in found[8]
 
 
+async def test_the_tools_that_find(tmp_path: Path) -> None:
+    for number in range(210):
+        (tmp_path / f"f{number:03}.txt").write_text(f"line one\nneedle {number}\nline three\n")
+    (tmp_path / "sub").mkdir()
+    script = [
+        calls(("read_file", {"path": "f000.txt", "offset": 1, "limit": 1}), ("read_file", {"path": "f000.txt", "offset": -1})),
+        calls(("find_files", {"pattern": "f00[12].*"}), ("find_files", {"pattern": "*"}), ("find_files", {"pattern": "no*"})),
+        calls(
+            ("search_files", {"pattern": r"needle 20\d"}), ("search_files", {"pattern": "needle", "glob": "f00?.txt"}),
+            ("search_files", {"pattern": "nothing"}), ("search_files", {"pattern": "("}),
+            ("search_files", {"pattern": "x", "path": "../x"}),
+        ),
+        "done",
+    ]  # fmt: skip
+    async with Runtime(workspace=tmp_path, sandbox=writable) as runtime:
+        run = await runtime.ask(Agent(ScriptedModel(script), tools=[SandboxTools]), "go")
+    found = texts(run)
+    assert found[0] == "needle 0\n"
+    assert "offset must be" in found[1]
+    assert found[2] == "f001.txt\nf002.txt"
+    assert found[3].splitlines()[199:] == ["f199.txt", "[There may be more: these are the first 200.]"]
+    assert found[4] == "Nothing matches."
+    assert found[5].splitlines()[0] == "f200.txt:2: needle 200"
+    assert len(found[6].splitlines()) == 10
+    assert found[7] == "No line matches."
+    assert "not a regular expression" in found[8]
+    assert str(tmp_path) not in "".join(found)
+
+
+async def test_parts_are_read_from_a_sandbox_that_only_reads_the_whole(tmp_path: Path) -> None:
+    class Page(Sandbox):
+        async def read(self, path, *, context=None):
+            return "one\ntwo\nthree"
+
+    uses = [
+        {"offset": 1},
+        {"limit": 1},
+        {"offset": 2, "limit": 5},
+        {"offset": 9},
+        {"limit": 0},
+        {"limit": -1},
+    ]
+    script = [calls(*(("read_file", {"path": "p", **use}) for use in uses)), "done"]
+    async with Runtime(workspace=tmp_path, sandbox=Page) as runtime:
+        run = await runtime.ask(Agent(ScriptedModel(script), tools=[read_file]), "go")
+    assert texts(run)[:5] == ["two\nthree", "one\n", "three", "", ""]
+    assert "from 0 up" in texts(run)[5]
+
+
 async def test_what_changes_is_offered_only_where_the_sandbox_is_writable(tmp_path: Path) -> None:
     names = {
-        True: {"read_file", "list_files", "write_file", "replace_in_file", "shell"},
-        False: {"read_file", "list_files"},
+        True: {
+            "read_file",
+            "list_files",
+            "find_files",
+            "search_files",
+            "write_file",
+            "replace_in_file",
+            "shell",
+        },
+        False: {"read_file", "list_files", "find_files", "search_files"},
     }
     for allowed, expected in names.items():
         async with HostSandbox(Workspace(tmp_path), writable=allowed) as sandbox:

@@ -734,7 +734,7 @@ async def test_a_tool_that_will_not_stop_is_left_behind(
                 continue
         return "late"
 
-    run = await Agent(ScriptedModel([calls(("stubborn", {}))]), tools=[stubborn]).ask("go", timeout=0.05)
+    run = await Agent(ScriptedModel([calls(("stubborn", {}))]), tools=[stubborn]).ask("go", timeout=1)
     assert run.outcome == "partial"
     assert results(run)[0].status == "error"
     assert "stubborn" in caplog.text

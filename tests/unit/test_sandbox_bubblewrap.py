@@ -6,12 +6,13 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from littleghost.errors import CapabilityError, DependencyError, ToolError
-from littleghost.sandboxes import bubblewrap
+from littleghost.sandboxes import bubblewrap, processes
 from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
 from littleghost.sandboxes.contract import SandboxLimits
 from littleghost.sandboxes.seccomp import DENIED, filter_for
@@ -47,6 +48,14 @@ async def test_the_probe_tries_what_must_fail(bwrap: str) -> None:
     names = {check.name for check in probe.checks if check.denial}
     assert names >= {
         "read host file",
+        "write host",
+        "write through planted link",
+        "read through planted link",
+        "reach socket file",
+        "see the environment of the application",
+        "reach the host through a process",
+        "reach CVE-2026-87766",
+        "change .git in a writable workspace, or the mode of /dev/null",
         "write system",
         "write kernel",
         "read host etc",
@@ -109,6 +118,128 @@ async def test_one_that_isolates_nothing_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "root").exists()
 
 
+NOTHING = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+
+
+@linux
+@pytest.mark.parametrize(
+    "text",
+    [
+        NOTHING,
+        # the same, and the probe's script is killed right when it has made its first file
+        """while [ "$1" != -- ]; do shift; done; shift
+case $1 in */env) shift 4;; esac
+case $3 in *write-workspace*) shift 3; set -- /bin/sh -c ': > "/tmp/$5"; : > "/$5"; kill -KILL $$' "$@";; esac
+exec "$@"
+""",
+    ],
+    ids=["whole", "killed"],
+)
+async def test_the_probe_leaves_nothing_where_nothing_isolates(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it tries is done on the host then."""
+    fake = script(tmp_path / "bwrap", text)
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # for its folder; other probes have theirs in /tmp
+    places = ("/", "/usr/bin", "/etc", "/tmp", "/var/tmp", "/dev", str(tmp_path))
+    before = {place: set(os.listdir(place)) for place in places}
+    probe = await BubblewrapSandbox.probe(bubblewrap=fake)
+    assert not probe.available
+    if text == NOTHING:  # the attempts are real: each worked
+        for attempt in (
+            "write system",
+            "write root",
+            "see the environment of the application",
+            "read host file",
+        ):
+            assert os.geteuid() != 0 or f"{attempt} worked" in probe.reason
+    after = {place: set(os.listdir(place)) for place in places}
+    new = [f"{place}/{name}" for place in places for name in after[place] - before[place]]
+    new = [name for name in new if not name.startswith("/tmp/") or not os.path.isdir(name)]
+    assert not [
+        name for name in new if "littleghost-probe" in name or Path(name).name in {"made", "forbidden"}
+    ]
+    assert not Path("/workspace/made").exists()
+
+
+@linux
+async def test_a_file_that_is_there_is_not_touched_by_the_probe(tmp_path: Path, monkeypatch) -> None:
+    """Where nothing isolates, a workspace of the same path on the host is not the one that was made for the probe."""
+    folder = tmp_path / "somebody"
+    folder.mkdir()
+    (folder / "given").write_text("mine")
+    (folder / "given").chmod(0o600)
+    (folder / ".git").mkdir()
+    (folder / ".git/config").write_text("mine")
+    fake = script(tmp_path / "bwrap", f"cd {folder}; {NOTHING}")
+    assert not (await BubblewrapSandbox.probe(bubblewrap=fake)).available
+    assert sorted(os.listdir(folder)) == [".git", "given"]
+    assert (folder / "given").read_text() == (folder / ".git/config").read_text() == "mine"
+    assert (folder / "given").stat().st_mode & 0o7777 == 0o600
+
+
+@linux
+async def test_a_bubblewrap_that_shows_the_hosts_processes_is_refused(bwrap, tmp_path, monkeypatch) -> None:
+    """The host's /proc in place of a new one. (The user namespace alone still hides environments.)"""
+    real = bubblewrap.BubblewrapSandbox._walls
+
+    def with_proc(self, view, held):
+        options = real(self, view, held)
+        at = options.index("--proc")
+        return [*options[:at], "--ro-bind", "/proc", "/proc", *options[at + 2 :]]
+
+    monkeypatch.setattr(bubblewrap.BubblewrapSandbox, "_walls", with_proc)
+    probe = await BubblewrapSandbox.probe(bubblewrap=bwrap)
+    assert not probe.available
+    assert "see other processes worked" in probe.reason
+
+
+@pytest.fixture
+def no_mounts(monkeypatch) -> None:
+    """A system where the supervisor cannot make its mounts."""
+    source = processes._SUPERVISOR
+    assert "done(libc.unshare(" in source
+    monkeypatch.setattr(
+        processes, "_SUPERVISOR", source.replace("done(libc.unshare(", "done(libc.unshare(1 | ")
+    )
+
+
+@linux
+async def test_where_git_cannot_be_kept_from_programs_that_is_said(
+    bwrap: str, tmp_path: Path, no_mounts
+) -> None:
+    (tmp_path / ".git").mkdir()
+    async with BubblewrapSandbox(tmp_path, writable=True) as sandbox:
+        assert "git_read_only_processes" not in sandbox.capabilities
+        stated = sandbox.effective_policy
+        assert any(line.startswith("what programs write in .git") for line in stated.not_enforced)
+        assert not any("programs change nothing in a .git" in line for line in stated.enforced)
+        assert os.geteuid() != 0 or any("/dev/null" in line for line in stated.not_enforced)
+        assert (await sandbox.execute("echo x > .git/config", timeout=10)).success
+    async with BubblewrapSandbox(tmp_path) as sandbox:  # nothing can be written here anyway
+        assert "git_read_only_processes" in sandbox.capabilities
+    [check] = [check for check in (await BubblewrapSandbox.probe()).checks if "change .git" in check.name]
+    assert not check.ok
+    assert "not_enforced" in check.detail
+
+
+@linux
+async def test_a_command_whose_git_cannot_be_kept_is_not_started(
+    bwrap: str, tmp_path: Path, no_mounts
+) -> None:
+    """Once it was found to work, it works or nothing runs."""
+    (tmp_path / ".git").mkdir()
+    async with BubblewrapSandbox(tmp_path, writable=True) as sandbox:
+        sandbox.take(bwrap, guards=True)
+        for options in ({}, {"environment": {"PWD": "/"}}):
+            done = await sandbox.execute("touch made", timeout=10, **options)
+            assert not done.success
+            assert done.error
+    assert os.listdir(tmp_path) == [".git"]
+
+
 @linux
 async def test_what_keeps_it_from_working_is_said(tmp_path: Path) -> None:
     too_old = script(tmp_path / "old", "echo 'bwrap: Unknown option --bind-fd' >&2; exit 1")
@@ -164,7 +295,9 @@ async def test_errors_and_environments_name_the_program_and_no_path_of_the_host(
     async with BubblewrapSandbox(tmp_path / "root", bubblewrap=copy) as sandbox:
         done = await sandbox.execute_program(["echo", "x" * 3_000_000], timeout=10)
         assert (done.exit_code, done.error) == (126, "echo cannot be run: Argument list too long")
+        copy.unlink()  # it is running, where a namespace waits
         copy.write_text(f'#!/bin/sh\necho "bwrap: Can\'t bind mount /oldroot{tmp_path}" >&2; exit 1\n')
+        copy.chmod(0o755)
         done = await sandbox.execute("true", timeout=10)
         assert (done.exit_code, done.stderr) == (None, "")
         assert done.error == "the sandbox could not start the command"
@@ -305,8 +438,8 @@ async def test_the_hosts_network_comes_only_when_asked_for(bwrap: str, tmp_path:
     [
         ({"root_filesystem": "host"}, {}),
         ({"root_filesystem": "read_only"}, {}),
-        ({}, {"memory_bytes": 1}),
-        ({}, {"processes": 1}),
+        ({}, {"disk_bytes": 1}),
+        ({}, {"memory_bytes": 1}),  # in which nothing can start
     ],
 )
 async def test_what_is_not_enforced_yet_is_refused(bwrap: str, tmp_path: Path, policy, limits) -> None:
@@ -316,7 +449,14 @@ async def test_what_is_not_enforced_yet_is_refused(bwrap: str, tmp_path: Path, p
 
 @linux
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="to become another user")
-def test_an_ordinary_user_has_the_same_walls(bwrap: str, tmp_path: Path) -> None:
+def test_an_ordinary_user_has_the_same_walls(bwrap: str) -> None:
+    # Not below pytest's own folder, which another run of pytest shuts to other users.
+    with tempfile.TemporaryDirectory(prefix="littleghost-user-") as folder:
+        os.chmod(folder, 0o777)
+        check_walls_of_a_user(Path(folder))
+
+
+def check_walls_of_a_user(tmp_path: Path) -> None:
     code = f"""
 import asyncio, os
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -327,11 +467,6 @@ async def main():
         print(done.stdout, done.exit_code, done.error)
 asyncio.run(main())
 """
-    tmp_path.chmod(0o777)
-    parent = tmp_path.parent
-    while parent != Path("/tmp") and parent != parent.parent:
-        parent.chmod(parent.stat().st_mode | 0o11)
-        parent = parent.parent
     import msgspec
 
     import littleghost
@@ -431,6 +566,10 @@ def test_the_filter_denies_its_list_and_allows_the_rest(machine: str) -> None:
         assert result(program, "read") == ALLOW
         assert result(program, "ptrace") == result(program, "unshare") == EPERM
         assert interpret(program, nr=435, arch=numbers["arch"]) == ENOSYS
+        assert interpret(program, nr=467, arch=numbers["arch"]) == EPERM
+        for known, newer in ((462, 470), (469, 1000)):
+            assert interpret(program, nr=known, arch=numbers["arch"]) == ALLOW
+            assert interpret(program, nr=newer, arch=numbers["arch"]) == ENOSYS
         assert result(program, "clone", 17) == ALLOW
         for flag in (0x10000000, 0x20000, 0x20000000, 0x40000000, 0x02000000, 0x04000000, 0x08000000):
             assert result(program, "clone", 17 | flag) == EPERM

@@ -183,6 +183,56 @@ async def test_reading_writing_and_editing_on_every_way(tmp_path: Path, way: str
                 await sandbox.write(path, "x")
 
 
+@pytest.mark.parametrize("renames", [True, False])
+async def test_trees_are_changed_and_searched_on_every_way(
+    tmp_path: Path, way: str, renames: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not renames:  # as on macOS, and on file systems that do not know how not to replace
+        monkeypatch.setattr(descriptors, "_renameat2", lambda: lambda *_: False)
+    root = tmp_path / "root"
+    async with HostSandbox(root, writable=True) as sandbox:
+        await sandbox.write("a/b/c", "one\ntwo\nthree")
+        assert await sandbox.read("a/b/c", offset=1, limit=1) == "two\n"
+        await sandbox.make_directory("a/d")
+        await sandbox.make_directory("a/d")
+        for path, target in (("a/b/c", "x/y"), ("a/b", "moved"), ("x/y", "moved/c")):
+            await sandbox.move(path, target)
+        assert await sandbox.read("moved/c") == "one\ntwo\nthree"
+        await sandbox.write("f", "f")
+        for path, target in (("f", "moved"), ("f", "moved/c"), ("moved", "a/d"), ("moved", "f")):
+            with pytest.raises(FileExistsError):
+                await sandbox.move(path, target)
+        for path, target in (
+            ("moved", "moved/in"),
+            ("moved", "moved/in/it"),
+            ("no", "new/x"),
+            ("f", "moved/c/x"),
+        ):
+            with pytest.raises(ToolError):
+                await sandbox.move(path, target)
+        assert await sandbox.glob("**") == ["a/", "a/d/", "f", "moved/", "moved/c", "x/"]
+        found = await sandbox.grep("^t")
+        assert [(one.path, one.line) for one in found] == [("moved/c", 2), ("moved/c", 3)]
+        (root / "out").symlink_to(tmp_path)
+        (root / "link").symlink_to("moved")
+        for attempt in (
+            sandbox.delete("out/root"), sandbox.move("f", "out/f"), sandbox.make_directory("out/d"), sandbox.glob("*", path="out"),
+            sandbox.grep("x", path="out"), sandbox.delete("moved"), sandbox.delete("link/"),
+        ):  # fmt: skip
+            with pytest.raises(ToolError):
+                await attempt
+        if way != "path":  # there, links are refused
+            await sandbox.move("link", "renamed")
+            assert os.readlink(root / "renamed") == "moved"
+            await sandbox.delete("renamed")
+        for path in ("moved/c", "moved", "a/d", "f"):
+            await sandbox.delete(path)
+        assert await sandbox.list("a") == []
+        with pytest.raises(PermissionError):
+            await sandbox.write(".git/config", "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
+
+
 def test_the_kernel_is_asked_on_linux() -> None:
     assert descriptors.resolves_in_kernel() is (sys.platform == "linux")
 

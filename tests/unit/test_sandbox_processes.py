@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,8 +24,11 @@ from hypothesis import strategies as st
 from littleghost.errors import CapabilityError, ToolError
 from littleghost.sandboxes import processes
 from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
+from littleghost.sandboxes.captures import Capture
+from littleghost.sandboxes.commands import Command
+from littleghost.sandboxes.contract import SandboxLimits
 from littleghost.sandboxes.host import HostSandbox
-from littleghost.sandboxes.processes import Launcher, Program, _Capture, _Command
+from littleghost.sandboxes.processes import Launcher, Program
 from littleghost.testing.sandbox_trial import daemon
 
 fcntl = pytest.importorskip("fcntl")
@@ -76,6 +81,9 @@ from littleghost.sandboxes.host import HostSandbox
 
 async def main():
     async with globals()[sys.argv[1]](sys.argv[2], writable=True) as sandbox:
+        if "start" in sys.argv:
+            process = await sandbox.start_program(["/bin/sh", "-c", sys.argv[3]])
+            await process.wait()
         asyncio.ensure_future(sandbox.execute("sleep 500", timeout=500))
         await sandbox.execute(sys.argv[3], timeout=500)
 
@@ -83,10 +91,11 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("how", ["execute", "start"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_the_application(backend, tmp_path: Path, number: int) -> None:
+def test_nothing_outlives_the_application(backend, tmp_path: Path, number: int, how: str) -> None:
     command = f"{daemon('beat')}; {daemon('beat2')}; sleep 500"
-    script = [sys.executable, "-c", APPLICATION, backend.__name__, str(tmp_path / "root"), command]
+    script = [sys.executable, "-c", APPLICATION, backend.__name__, str(tmp_path / "root"), command, how]
     application = subprocess.Popen(script, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     beats = [tmp_path / "root/beat", tmp_path / "root/beat2"]
     try:
@@ -109,6 +118,8 @@ def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path)
     async def main():
         sandbox = await globals()[sys.argv[1]](sys.argv[2], writable=True).open()
         await sandbox.execute("echo x", timeout=5)
+        with open(sys.argv[3], "w") as file:
+            file.write(str(sandbox._launcher.supervisor))
         global kept
         kept = sandbox
 
@@ -122,8 +133,8 @@ def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path)
         textwrap.dedent(script),
         backend.__name__,
         str(tmp_path / "root"),
+        str(tmp_path / "supervisor"),
     ]
-    before = set(processes_of("sandboxes/supervisor.py"))
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -133,7 +144,38 @@ def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path)
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    wait_for(lambda: not set(processes_of("sandboxes/supervisor.py")) - before, "a supervisor stayed")
+    supervisor = int((tmp_path / "supervisor").read_text())
+    wait_for(lambda: supervisor not in processes_of("sandboxes/supervisor.py"), "the supervisor stayed")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_process_ends_with_its_event_loop(backend, tmp_path: Path, clean: bool) -> None:
+    """Nobody closed it: neither `asyncio.run`, which cancels what is left, nor a loop that is just closed lets it live on."""
+    sandbox = backend(tmp_path, writable=True)
+
+    async def begin() -> object:
+        await sandbox.open()
+        process = await sandbox.start_program(["/bin/sh", "-c", f"{daemon('beat')}; sleep 500"])
+        while not (tmp_path / "beat").exists():
+            await asyncio.sleep(0.01)
+        return process
+
+    if clean:
+        process = asyncio.run(begin())
+    else:
+        loop = asyncio.new_event_loop()
+        process = loop.run_until_complete(begin())
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False
+        loop.close()
+        started = time.monotonic()
+        asyncio.run(sandbox.close())
+        assert time.monotonic() - started < 10
+    assert not beating(tmp_path / "beat")
+    asyncio.run(sandbox.close())
+    process = loop = task = None
+    gc.collect()  # what is left must not complain
+    assert process is loop is task
 
 
 async def test_orphans_of_a_killed_keeper_are_killed_by_the_supervisor(tmp_path: Path) -> None:
@@ -210,7 +252,7 @@ async def test_a_flood_into_a_finished_commands_pipe_does_not_block_the_loop() -
     for descriptor in (reading, other):
         os.set_blocking(descriptor, False)
     near.setblocking(False)
-    command = _Command(near, (reading, other), 1000, lambda _: None)
+    command = Command(near, lambda _: None, {reading: Capture(1000), other: Capture(1000)})
     command.state = "done"
     going = True
 
@@ -233,12 +275,11 @@ async def test_a_flood_into_a_finished_commands_pipe_does_not_block_the_loop() -
 
 async def test_a_process_in_a_new_session_group_and_stopped_is_killed(backend, tmp_path: Path) -> None:
     async with backend(tmp_path, writable=True) as sandbox:
-        stopper = (
-            "setsid sh -c 'echo $$ > pid; kill -STOP $$; sleep 500' & while [ ! -s pid ]; do sleep 0.02; done"
-        )
+        mark = f"mark-{os.urandom(8).hex()}"  # another run of these tests has its own
+        stopper = f"setsid sh -c ': {mark}; echo $$ > pid; kill -STOP $$; sleep 500' & while [ ! -s pid ]; do sleep 0.02; done"
         done = await sandbox.execute(f"{stopper}; echo done", timeout=20)
         assert done.stdout == "done\n"
-        assert processes_of("kill -STOP $$; sleep 500") == []
+        assert processes_of(mark) == []
 
 
 async def test_opening_running_and_closing_leaves_no_process_descriptor_or_file(
@@ -253,6 +294,14 @@ async def test_opening_running_and_closing_leaves_no_process_descriptor_or_file(
             await asyncio.sleep(0.02)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            async with await sandbox.start_program(["cat"]) as process:
+                await process.write(b"x")
+            task = asyncio.ensure_future(sandbox.start_program(["cat"]))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            left = await sandbox.start_program(["sleep", "50"])  # closed by the sandbox
+        del left
 
     await once()
     descriptors, temporary = len(os.listdir("/proc/self/fd")), set(os.listdir("/tmp"))
@@ -382,7 +431,7 @@ async def test_the_environment_of_the_supervisor_holds_nothing(tmp_path: Path, m
 def test_a_job_is_framed_so_that_any_text_arrives() -> None:
     job = Program(arguments=("a", "", "ü \n"), environment={"A": "b=c", "E": ""}, search=("/x",)).encoded()
     assert int.from_bytes(job[:8], "little") == len(job) - 8
-    fields = [b"0", b"3", b"2", b"1", b"a", b"", "ü \n".encode(), b"A=b=c", b"E=", b"/x"]
+    fields = [b"0", b"0", b"3", b"2", b"1", b"0", b"a", b"", "ü \n".encode(), b"A=b=c", b"E=", b"/x"]
     assert job[8:].split(b"\0") == fields
 
 
@@ -390,7 +439,7 @@ def test_a_job_is_framed_so_that_any_text_arrives() -> None:
 def test_what_is_kept_of_a_stream(parts: list[str], limit: int, size: int) -> None:
     """All of it below the cap; above, its beginning and its end around a marker, no character cut, and the count right."""
     whole = "".join(parts).encode()
-    capture = _Capture(limit)
+    capture = Capture(limit)
     for at in range(0, len(whole), size):
         capture.add(whole[at : at + size])
     text, omitted = capture.finish()
@@ -406,7 +455,24 @@ def test_what_is_kept_of_a_stream(parts: list[str], limit: int, size: int) -> No
 
 
 def test_a_flood_is_kept_in_bounded_memory() -> None:
-    capture = _Capture(1000)
+    capture = Capture(1000)
     for _ in range(2000):
         capture.add(b"x" * 65536)
     assert len(capture._kept) + len(capture._tail or b"") < 1_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals of Linux")
+async def test_signals_to_all_that_can_be_caught_do_not_reach_the_supervisor(tmp_path: Path) -> None:
+    """A command is started with every signal as it is by default, and what it sends to its watchers is ignored by them."""
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        supervisor = sandbox.launcher.supervisor
+        assert supervisor is not None
+        assert (await sandbox.execute("true", timeout=20)).success  # it serves
+        ignored = int(re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{supervisor}/status").read_text())[1], 16)
+        left = {number for number in signal.valid_signals() if not ignored >> (number - 1) & 1}
+        assert left == {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD}
+        for limits in (None, SandboxLimits(file_bytes=1_000_000)):
+            scope = sandbox if limits is None else sandbox.scope(limits=limits)
+            done = await scope.execute("grep -E 'SigIgn|SigBlk' /proc/self/status", timeout=20)
+            blocked, kept = (int(mask, 16) for mask in re.findall(r"(\w+)\n", done.stdout))
+            assert (blocked, kept & ~(0b11 << 31)) == (0, 0)  # of those two glibc's posix_spawn makes use

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -719,7 +721,7 @@ async def test_what_load_may_answer(loaded: Any, messages: list[Message], state:
         Snapshot(messages=[], state=[1]),  # type: ignore[arg-type]
         Snapshot(messages=[], count=-1),
     ],
-    ids=repr,
+    ids=lambda loaded: re.sub(" at 0x[0-9a-f]+", "", repr(loaded)),  # the same in each worker
 )
 async def test_a_malformed_answer_of_load_is_a_protocol_error_and_never_an_empty_history(loaded: Any):
     store = Answering(loaded)
@@ -1132,8 +1134,10 @@ async def test_an_update_gives_up_after_its_attempts():
         await session.update(change, attempts=3)
     assert asked == 3
     assert await new(store).history() == [C, C, C]
-    with pytest.raises(ConfigurationError):
-        await session.update(change, attempts=0)
+    for attempts in (0, "3", None, True):
+        with pytest.raises(ConfigurationError, match="attempts must be a number, at least 1"):
+            await session.update(change, attempts=attempts)
+    assert asked == 3
 
 
 async def test_an_update_keeps_metadata_gets_copies_and_lets_errors_out():
@@ -1192,6 +1196,28 @@ async def test_what_a_store_cannot_do_is_said():
             await act
 
 
+async def test_a_default_that_needs_revisions_says_so():
+    store = Answering({"messages": [A]}, capabilities=["fork"])
+    for act in (new(store).fork("t"), store.restore("t", messages=[], state={}, metadata={})):
+        with pytest.raises(
+            UnsupportedError, match=r"does not offer .*needs the capability revisions"
+        ) as caught:
+            await act
+        assert caught.value.capability == "revisions"  # type: ignore[attr-defined]
+
+
+async def test_a_fork_takes_the_state_and_metadata_of_now():
+    session = new(MemoryStore())
+    await session.append([A], state={"n": 1})
+    await session.append([B], state={"n": 2}, metadata={"m": 2})
+    forked = await session.fork("t", at=1)
+    assert (len(await forked.history()), await forked.state(), await forked.metadata()) == (
+        1,
+        {"n": 2},
+        {"m": 2},
+    )
+
+
 async def test_a_fork_is_another_session_with_the_same_beginning():
     store = MemoryStore()
     session = new(store, operation_id=TRACE)
@@ -1212,6 +1238,12 @@ async def test_a_fork_is_another_session_with_the_same_beginning():
         await new(store, id="none").fork("x")
     with pytest.raises(ConfigurationError):
         await session.fork(None)
+    for at in (-1, "4", 1.0, True):
+        for fork in (session.fork, partial(SessionStore.fork, store, session.id, actor_id=session.actor_id)):
+            with pytest.raises(DataError, match="at: must be a number of messages") as caught:
+                await fork("never", at=at)
+            assert caught.value.path == "at"
+    assert await new(store, id="never").load() is None
 
 
 async def test_a_projection_takes_out_reasoning_alone_and_does_not_touch_the_transcript():

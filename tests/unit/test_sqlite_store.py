@@ -324,6 +324,46 @@ async def test_a_write_that_has_started_completes_and_the_next_read_waits_for_it
         assert threads()[1:], "reads go to the reader again"
 
 
+async def test_the_next_read_waits_for_every_write_that_was_cancelled_too_late(tmp_path: Path):
+    """The two share a transaction that fails, so each runs again alone; and they were not cancelled in the order of their coming."""
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        await write(store, 0, "x")
+        running, fail, go = threading.Event(), threading.Event(), threading.Event()
+        calls = []
+
+        def first(db):
+            calls.append("first")
+
+        def second(db):
+            calls.append("second")
+            running.set()
+            if calls.count("second") == 1:
+                assert fail.wait(20)
+                raise sqlite3.OperationalError("for this time")
+            assert go.wait(20)
+            return delete(db, ("-", "a"))
+
+        with held_up(store):
+            tasks = [asyncio.create_task(store._change(work)) for work in (first, second)]
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(running.wait, 20)
+        for task in reversed(tasks):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        running.clear()
+        fail.set()
+        await asyncio.to_thread(running.wait, 20)
+        assert calls == ["first", "second", "first", "second"]
+        reading = asyncio.create_task(store.load("a"))
+        await asyncio.sleep(0.2)
+        assert not reading.done()
+        go.set()
+        assert await reading is None
+        assert await store.load("a") is None
+        assert not store._abandoned
+
+
 async def test_what_was_withdrawn_is_not_done_even_if_it_was_the_first_to_wait(tmp_path: Path):
     async with SQLiteStore(tmp_path / "a.db") as store:
         await write(store, 0, "x")
@@ -339,7 +379,8 @@ async def test_what_was_withdrawn_is_not_done_even_if_it_was_the_first_to_wait(t
         assert not jobs[2].withdraw()
 
 
-async def test_closing_does_not_wait_for_what_was_withdrawn(tmp_path: Path):
+async def test_closing_does_not_wait_for_what_was_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "BUSY_SECONDS", 3600)  # it would wait so long
     store = SQLiteStore(tmp_path / "a.db")
     await write(store, 0, "x")
     other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
@@ -347,9 +388,7 @@ async def test_closing_does_not_wait_for_what_was_withdrawn(tmp_path: Path):
     task = asyncio.create_task(write(store, 1, "y"))
     await asyncio.sleep(0.1)
     task.cancel()
-    start = time.monotonic()
     await store.aclose()
-    assert time.monotonic() - start < 2
     other.execute("ROLLBACK")
     other.close()
 
@@ -411,22 +450,28 @@ async def test_a_revision_of_another_session_or_actor_opens_no_door(tmp_path: Pa
 # Waiting for other processes
 
 
-async def test_no_call_blocks_the_event_loop(tmp_path: Path):
-    gaps = []
+async def test_no_call_blocks_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No statement is executed in the loop's thread, no database opened there, and no lock waited for."""
+    monkeypatch.setattr(
+        worker, "BUSY_SECONDS", 3600
+    )  # who waited in the loop's thread would never come to its end
+    used_in: list[int] = []
+    connect = sqlite3.connect
 
-    async def heartbeat():
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(0.005)
-            gaps.append(time.perf_counter() - start)
+    def opened(*arguments, **options):
+        used_in.append(threading.get_ident())
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(lambda statement: used_in.append(threading.get_ident()))
+        return connection
 
-    beating = asyncio.create_task(heartbeat())
-    store = SQLiteStore(tmp_path / "a.db")
     other = sqlite3.connect(tmp_path / "b.db", isolation_level=None)
+    monkeypatch.setattr(sqlite3, "connect", opened)
+    store = SQLiteStore(tmp_path / "a.db")
     locked = SQLiteStore(tmp_path / "b.db")
     await write(locked, 0, "x")
     other.execute("BEGIN EXCLUSIVE")
     waiting = asyncio.create_task(write(locked, 1, "y"))
+    reading = asyncio.create_task(texts(locked))
     for count in range(30):
         await write(store, count, "x")
         await texts(store)
@@ -435,22 +480,22 @@ async def test_no_call_blocks_the_event_loop(tmp_path: Path):
     other.execute("COMMIT")
     other.close()
     await waiting
+    await reading
     await store.aclose()
     await locked.aclose()
-    beating.cancel()
-    assert max(gaps) < 0.25, sorted(gaps)[-5:]
+    assert len(used_in) > 90
+    assert threading.get_ident() not in used_in
 
 
-async def test_who_waits_for_a_lock_can_give_up_at_once(tmp_path: Path):
+async def test_who_waits_for_a_lock_can_give_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "BUSY_SECONDS", 3600)
     async with SQLiteStore(tmp_path / "a.db") as store:
         await write(store, 0, "x")
         other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        start = time.monotonic()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await write(store, 1, "y")
-        assert time.monotonic() - start < 1
         assert await texts(store) == ["x"], "reading does not wait"
         other.execute("ROLLBACK")
         other.close()
@@ -467,14 +512,41 @@ async def test_a_lock_that_is_never_released_is_an_error_in_the_end(
         other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         tasks = [asyncio.create_task(write(store, 1, "y")) for _ in range(5)]
-        start = time.monotonic()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(answer) for answer in answers] == [StoreUnavailableError] * 5
         assert "locked" in str(answers[0])
-        assert time.monotonic() - start < 3, "they wait together and not one after another"
         other.execute("ROLLBACK")
         other.close()
         await write(store, 1, "z")
+
+
+async def test_many_who_wait_for_a_lock_that_is_never_released_wait_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker, "BUSY_SECONDS", 0.5)
+    tries = 0
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        await write(store, 0, "x")
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        begin = worker.Worker._open
+
+        def counted(self):
+            nonlocal tries
+            tries += self.writes
+            return begin(self)
+
+        monkeypatch.setattr(worker.Worker, "_open", counted)
+        tasks = [asyncio.create_task(write(store, 1, "y")) for _ in range(300)]
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {StoreUnavailableError}
+        assert tries < 300
+        late = asyncio.create_task(write(store, 1, "z"))
+        await asyncio.sleep(0.05)
+        other.execute("ROLLBACK")
+        other.close()
+        await late
+        assert (await store.load("a")).count == 2
 
 
 # Threads, loops, and the end
@@ -585,7 +657,6 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("how", ["idle", "hanging"])
 def test_a_process_ends_without_closing(tmp_path: Path, how: str):
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM, tmp_path / "a.db", how],
         capture_output=True,
@@ -594,7 +665,6 @@ def test_a_process_ends_without_closing(tmp_path: Path, how: str):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - start < (30 if how == "hanging" else 10)
     assert (tmp_path / "a.db-wal").exists() == (how == "hanging")
 
 

@@ -242,7 +242,6 @@ def begin(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.timeout(120)
 async def test_a_damaged_index_never_hides_a_session(tmp_path: Path):
     path = tmp_path / "a.db"
     expected = await filled(path)
@@ -258,7 +257,6 @@ async def test_a_damaged_index_never_hides_a_session(tmp_path: Path):
     assert total > 5
 
 
-@pytest.mark.timeout(120)
 async def test_random_damage_is_an_error_or_makes_no_difference(tmp_path: Path):
     path = tmp_path / "a.db"
     expected = await filled(path)

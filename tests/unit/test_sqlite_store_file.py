@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -321,6 +323,59 @@ async def test_a_link_to_the_file_has_its_leases(tmp_path: Path):
             with pytest.raises(SessionBusyError):
                 async with two.lease("a", timeout=0):
                     pass
+
+
+async def test_a_file_with_a_second_name_is_refused_for_each_name_would_have_a_log(tmp_path: Path):
+    path, second = tmp_path / "a.db", tmp_path / "b.db"
+    await fill(path, 1)
+    os.link(path, second)
+    for name in (path, second):
+        with pytest.raises(StoreUnavailableError, match=r"2 names \(hard links\).*remove the others"):
+            await texts(name)
+    second.unlink()
+    assert await texts(path)
+
+
+async def test_who_has_it_open_goes_on_when_a_second_name_is_made_and_whoever_opens_that_is_refused(
+    tmp_path: Path,
+):
+    async with SQLiteStore(tmp_path / "a.db") as store, SQLiteStore(tmp_path / "b.db") as second:
+        await write(store, 0, "x")
+        os.link(tmp_path / "a.db", tmp_path / "b.db")
+        for call in (second.load("a"), write(second, 0, "y")):
+            with pytest.raises(StoreUnavailableError, match="2 names"):
+                await call
+        await write(store, 1, "z")
+    assert not (tmp_path / "b.db-wal").exists()
+
+
+HOLDER = """
+import asyncio, sys
+from littleghost import Message, SQLiteStore
+
+async def main(path):
+    store = SQLiteStore(path)
+    await store.append("a", messages=[Message.user("x")], state={}, metadata={}, expected_count=0)
+    print("open", flush=True)
+    sys.stdin.readline()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_file_that_was_removed_while_another_process_has_it_open_is_no_fault_of_the_disk(
+    tmp_path: Path,
+):
+    path = tmp_path / "a.db"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"open\n"
+    path.unlink()
+    with pytest.raises(StoreUnavailableError, match="deleted while another process has it open"):
+        await texts(path)
+    holder.kill()
+    holder.communicate()
 
 
 # What SQLite says, in our words

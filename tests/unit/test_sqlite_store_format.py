@@ -11,15 +11,16 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from littleghost.errors import CorruptSessionError, FormatError
+from littleghost.errors import CorruptSessionError, FormatError, StoreError, StoreUnavailableError
 from littleghost.message import Message
 from littleghost.sessions.contract import ALL_ACTORS
-from littleghost.sessions.sqlite import SQLiteStore, statements
+from littleghost.sessions.sqlite import SQLiteStore, statements, worker
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OLDER = sorted(set(statements.SCHEMAS) - {statements.VERSION})
@@ -265,6 +266,93 @@ async def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, version: in
         assert (await store.load("plain", actor_id="user-7")).count == 3
 
 
+def passing(error: str):
+    """Return what a function of SQLite's raises where something fails that may not fail tomorrow."""
+    if error == "NOMEM":
+        return MemoryError()
+    raised = sqlite3.OperationalError(error)
+    raised.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{error}")
+    return raised
+
+
+@pytest.mark.parametrize(
+    "error", ["CANTOPEN", "CANTOPEN_DIRTYWAL", "IOERR_READ", "NOMEM", "FULL", "BUSY", "LOCKED", "INTERRUPT"]
+)
+async def test_an_upgrade_that_cannot_read_for_now_changes_nothing_and_says_what_failed(
+    tmp_path: Path, error: str, monkeypatch: pytest.MonkeyPatch
+):
+    path = copied(tmp_path, 1)
+    before = schema(path)
+    monkeypatch.setattr(worker, "BUSY_SECONDS", 0.0)
+    calls = iter(range(1_000_000))
+
+    class Beside(sqlite3.Connection):
+        def execute(self, statement, *values):
+            if statement == statements.SIZE_OF and next(calls) % 7 == 4:  # not at the first session
+                raise passing(error)
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Beside))
+    expected = StoreError if error == "NOMEM" else StoreUnavailableError
+    async with SQLiteStore(path) as store:
+        for _ in range(2):
+            with pytest.raises(expected, match="MemoryError" if error == "NOMEM" else error) as caught:
+                await store.append("new", messages=[], state={}, metadata={}, expected_count=0)
+            assert not isinstance(caught.value, CorruptSessionError)
+        assert schema(path) == before
+        monkeypatch.undo()
+        assert (await contents(store)).items() >= EXPECTED.items()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit of descriptors here")
+@pytest.mark.parametrize("free", range(9))
+async def test_an_upgrade_without_descriptors_leaves_every_session_whole(tmp_path: Path, free: int):
+    path = copied(tmp_path, 1)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, path, str(free)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *first, last = done.stdout.splitlines()
+    assert last == "3"
+    assert [line.split()[0] for line in first] in (["3"], ["StoreUnavailableError"]), done.stdout
+    async with SQLiteStore(path) as store:
+        assert (await contents(store)).items() >= EXPECTED.items()
+
+
+WITHOUT_DESCRIPTORS = """
+import asyncio, os, resource, sys
+from littleghost import LittleGhostError
+from littleghost.sessions.sqlite import SQLiteStore
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+async def load(store):
+    try:
+        print((await store.load("plain", actor_id="user-7")).count)
+    except LittleGhostError as error:
+        print(type(error).__name__, error)
+
+async def main(path, free):
+    taken = []
+    async with SQLiteStore(path) as store:
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        for descriptor in taken[:int(free)]:
+            os.close(descriptor)
+        await load(store)
+        for descriptor in taken[int(free):]:
+            os.close(descriptor)
+        await load(store)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
 OLD_STATEMENTS = {
     1: (
         """
@@ -413,6 +501,16 @@ async def test_what_may_only_be_read_is_read(shelf: Path, protected: str, state:
         assert append.startswith("StoreUnavailableError")
         assert "read-only; make both writable for this process" in append
         assert seen == READ
+
+
+@posix
+@pytest.mark.parametrize("name", ["a?mode=rw.db", "a#b.db", "a%23b.db", "ä b&c=d.db"], ids=range(4))
+async def test_what_may_only_be_read_is_read_whatever_it_is_called(shelf: Path, name: str):
+    path = copied(shelf, statements.VERSION).rename(shelf / name)
+    protect(path, folder=True)
+    seen = await told(nobody(path))
+    del seen["append"]
+    assert seen == READ
 
 
 @posix

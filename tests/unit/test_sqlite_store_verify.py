@@ -242,7 +242,6 @@ async def filled(path: Path) -> dict[tuple[str | None, str], int]:
         }
 
 
-@pytest.mark.timeout(200)
 async def test_whatever_page_is_damaged_the_walk_finds_what_is_wrong_and_ends(tmp_path: Path, monkeypatch):
     """A session that cannot be loaded, or is not listed, is told of: by name where its name can be read, else at all."""
     path = tmp_path / "a.db"

@@ -229,7 +229,8 @@ async def test_reasoning_of_a_store_that_keeps_it_is_left_behind():
                 "messages": [
                     {"role": "assistant", "content": [reasoning]},
                     {"role": "assistant", "content": [reasoning, {"type": "text", "text": "said"}]},
-                ]
+                ],
+                "revision": "1",
             }
 
     store = Careless()

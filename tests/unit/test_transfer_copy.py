@@ -16,12 +16,15 @@ from littleghost import (
     CorruptSessionError,
     MemoryStore,
     Message,
+    ProtocolError,
     SessionStore,
     SQLiteStore,
     StoreUnavailableError,
     Transferred,
     UnsupportedError,
     copy_sessions,
+    export_sessions,
+    import_sessions,
     open_store,
     sync,
 )
@@ -328,6 +331,46 @@ async def test_what_was_begun_in_the_source_meanwhile_is_not_pruned():
     await source.delete("s001")
     done = await copied(source, destination, prune=True)
     assert [(one.outcome, one.id) for one in done] == [("same", "s002"), ("pruned", "s001")]
+
+
+@pytest.mark.parametrize("actor", [ALL_ACTORS, "bob"])
+async def test_a_source_with_nothing_prunes_nothing(make: Make, actor: Any):
+    source, destination = make(), make()
+    await fill(destination, 3, "bob")
+    if actor == "bob":
+        await fill(source, 2, "eve")
+    assert await copied(make(), make(), prune=True) == []
+    for options in ({}, {"existing": "replace"}):
+        with pytest.raises(ConfigurationError, match=r"the source has no session.*nothing was deleted"):
+            await copied(source, destination, actor_id=actor, prune=True, **options)
+    assert len((await destination.sessions(actor_id="bob")).items) == 3
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_destination_that_can_take_none_is_told_once(tmp_path: Path, concurrency: int):
+    (tmp_path / "none.db").write_bytes(b"no database" * 1000)
+    source = MemoryStore()
+    await fill(source, 30)
+    lines = [line async for line in export_sessions(source)]
+    async with SQLiteStore(tmp_path / "none.db") as destination:
+        for done in (
+            copy_sessions(source, destination, concurrency=concurrency),
+            import_sessions(destination, lines),
+        ):
+            with pytest.raises(ProtocolError, match=r"none\.db"):
+                await anext(done)
+
+
+async def test_a_session_that_is_refused_does_not_stop_the_others(make: Make):
+    class Choosy(MemoryStore):
+        async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
+            if id == "s001":
+                raise CorruptSessionError("this one is damaged")
+            return await super().load(id, actor_id=actor_id)
+
+    source = make()
+    await fill(source, 3)
+    assert outcomes(await copied(source, Choosy())) == ["written", "failed", "written"]
 
 
 async def test_what_cannot_be_pruned_is_refused_before_anything_is_done(make: Make):

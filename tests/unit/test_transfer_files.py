@@ -314,7 +314,7 @@ class Spring(MemoryStore):
         return Page(items=infos, cursor=str(end) if end < self.number else None)
 
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
-        return Snapshot(messages=[Message.user(id + "x" * 50_000) for _ in range(10)])
+        return Snapshot(messages=[Message.user(id + "x" * 50_000) for _ in range(10)], revision="1")
 
 
 async def test_no_more_than_one_session_is_in_memory():

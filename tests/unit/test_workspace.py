@@ -82,7 +82,7 @@ async def test_a_relative_path_cannot_leave_the_root(tmp_path: Path) -> None:
 
 async def test_a_file_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match="not a directory"):
         await Workspace(tmp_path / "file").open()
 
 

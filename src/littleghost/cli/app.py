@@ -10,9 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from littleghost import ConfigurationError, __version__
+from littleghost.cli.ctrl_c import INTERRUPTED
+from littleghost.cli.emulate import emulate
 from littleghost.cli.options import ActorOption, Command, Group
+from littleghost.cli.sandbox import sandbox
 from littleghost.cli.sessions import sessions
-from littleghost.cli.terminal import INTERRUPTED, Terminal, reporting
+from littleghost.cli.streams import output_failure
+from littleghost.cli.terminal import Terminal, failed_output, reporting
 
 __all__ = ["run"]
 
@@ -44,6 +48,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(sessions, name="sessions")
+app.add_typer(emulate, name="emulate")
+app.add_typer(sandbox, name="sandbox")
 
 
 # Typer has no name for it: in some versions it is Click's, in others its own.
@@ -112,7 +118,7 @@ def chat_command(
             "--store",
             metavar="URL",
             envvar="LITTLEGHOST_STORE",
-            help="sqlite:///FILE, postgresql://USER@HOST/DATABASE or memory:. A file of your own by default.",
+            help="sqlite:///FILE, postgresql://USER@HOST/DATABASE, agentcore://MEMORY or memory:. A file of your own by default.",
         ),
     ] = None,
     session: Annotated[
@@ -191,6 +197,10 @@ def _usage(error: Any) -> int:
     if type(error).__name__ != "NoArgsIsHelpError":
         where = "littleghost" if error.ctx is None else error.ctx.command_path
         text = error.format_message().strip().removesuffix(".").replace("Value error, ", "")
+        if type(error).__name__ == "NoSuchOption":
+            params = error.ctx.command.params if error.ctx is not None else ()
+            if ("argument", "session") in [(param.param_type_name, param.name) for param in params]:
+                text += ", and an ID that begins with - stands behind --, after all options"
         Terminal().complain(
             ConfigurationError(f"{text[:1].lower()}{text[1:]}; {where} --help shows what there is")
         )
@@ -203,6 +213,13 @@ def run() -> None:
         status = app(prog_name="littleghost", standalone_mode=False)
     except UsageError as error:
         status = _usage(error)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
+    except OSError as error:  # in the help or the version, which no command shows
+        if (failure := output_failure(error)) is None:
+            raise
+        status = failed_output(failure)
+    else:
+        if failure := output_failure():
+            status = failed_output(failure)
     sys.exit(status)

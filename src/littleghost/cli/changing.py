@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import Any
 
@@ -12,8 +11,9 @@ from littleghost import ConfigurationError, ProtocolError, SessionNotFoundError,
 from littleghost.cli.listing import NONE_OF_ACTOR, unknown
 from littleghost.cli.progress import failure, named, progress, sessions_of
 from littleghost.cli.quantities import amount
+from littleghost.cli.running import Stoppable, run
 from littleghost.cli.stores import closing, existing_store
-from littleghost.cli.terminal import Terminal, printable, write_json
+from littleghost.cli.terminal import Terminal, quoted, write_json
 from littleghost.sessions.walk import Gap, unlisted, walk
 
 __all__ = ["agreed", "delete_all", "delete_session", "fork_session", "somebody", "which"]
@@ -45,7 +45,7 @@ def fork_session(
                     raise
                 raise unknown(id, actor) from error
 
-    count = asyncio.run(fork(existing_store(store)))
+    count = run(fork(existing_store(store)))
     if as_json:
         write_json({"id": new_id, "actor_id": actor, "messages": count})
     else:
@@ -96,9 +96,9 @@ def delete_session(
     """
     if not yes:
         somebody(terminal, "it")
-        what = asyncio.run(_described(existing_store(store), id, actor))
+        what = run(_described(existing_store(store), id, actor))
         agreed(terminal, f"Delete {named(id, actor)}, {what}, for good?")
-    if not asyncio.run(_delete(existing_store(store), id, actor)):
+    if not run(_delete(existing_store(store), id, actor)):
         raise unknown(id, actor)
     if as_json:
         write_json({"id": id, "actor_id": actor, "deleted": True})
@@ -138,19 +138,19 @@ def delete_all(terminal: Terminal, *, yes: bool, store: str | None, actor: str, 
     """
     if not yes:
         somebody(terminal, "them")
-        number = asyncio.run(_number(existing_store(store), actor))
+        number = run(_number(existing_store(store), actor))
         if number:
-            shown = printable(actor, lines=False)
-            agreed(terminal, f"Delete {amount(number, 'session')}, all of actor {shown}, for good?")
+            agreed(terminal, f"Delete {amount(number, 'session')}, all of actor {quoted(actor)}, for good?")
     done = _Deleted()
-    try:
-        asyncio.run(_delete_all(terminal, existing_store(store), actor, done, as_json=as_json))
-    except KeyboardInterrupt:
-        terminal.err.print(
-            f"interrupted; {amount(done.sessions, 'session')} deleted, and running it again goes on",
-            style="dim",
-        )
-        raise
+    with Stoppable() as stoppable:
+        try:
+            stoppable.run(_delete_all(terminal, existing_store(store), actor, done, as_json=as_json))
+        except KeyboardInterrupt:
+            terminal.err.print(
+                f"interrupted; {amount(done.sessions, 'session')} deleted, and running it again goes on",
+                style="dim",
+            )
+            raise
     if not done.sessions and not done.failed:
         terminal.err.print(NONE_OF_ACTOR, style="dim")
     if as_json:

@@ -7,8 +7,9 @@ import importlib
 import secrets
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -43,6 +44,7 @@ from littleghost import (
 from littleghost.cli.choosing import choose_model, what_to_expect
 from littleghost.cli.ctrl_c import CtrlC
 from littleghost.cli.program import chat_command
+from littleghost.cli.running import Stoppable, canceller
 from littleghost.cli.stores import default_path, store_at
 from littleghost.cli.terminal import (
     INTERRUPTED,
@@ -97,20 +99,20 @@ def chat(options: ChatOptions, terminal: Terminal) -> int:
     sandbox = _sandbox(options)
     model = choose_model(options.model, options.base_url)
     store = store_at(options.store)
-    with asyncio.Runner() as runner:
+    with Stoppable() as stoppable:
         owned = AsyncExitStack()
         owned.push_async_callback(store.aclose)
         owned.push_async_callback(model.aclose)
         try:
-            runner.run(_open(terminal, owned, model, sandbox))
+            stoppable.run(_open(terminal, owned, model, sandbox))
             tools = () if sandbox is None else (SandboxTools(),)
             agent = Agent(model, instructions=instructions, tools=tools, name="chat")
             runtime = Runtime(session_store=store, sandbox=sandbox)
             owned.push_async_callback(runtime.aclose)
             with CtrlC() as ctrl_c:
-                return _Chat(options, terminal, ctrl_c, runner, runtime, agent, store, sandbox).run()
+                return _Chat(options, terminal, ctrl_c, stoppable, runtime, agent, store, sandbox).run()
         finally:
-            runner.run(owned.aclose())
+            stoppable.run(owned.aclose())
 
 
 def new_session_id() -> str:
@@ -163,7 +165,7 @@ class _Chat:
         options: ChatOptions,
         terminal: Terminal,
         ctrl_c: CtrlC,
-        runner: asyncio.Runner,
+        stoppable: Stoppable,
         runtime: Runtime,
         agent: Agent,
         store: SessionStore,
@@ -172,7 +174,7 @@ class _Chat:
         self.options = options
         self.terminal = terminal
         self.ctrl_c = ctrl_c
-        self.runner = runner
+        self.stoppable = stoppable
         self.runtime = runtime
         self.agent = agent
         self.store = store
@@ -239,23 +241,24 @@ class _Chat:
 
         Args:
             message: What the user says; ``None`` to go on where a turn stopped.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed more than twice.
         """
         token = CancellationToken()
         presses = 0
 
-        def stop() -> None:
+        def stop(cancel: Callable[[], None]) -> None:
             nonlocal presses
             presses += 1
-            if (
-                presses > 2
-            ):  # what was committed is safe, and the rest is settled when the session is taken up again
-                raise KeyboardInterrupt
-            # A signal comes at any moment, while a lock is held as well, and does not wake the loop by itself.
-            self.runner.get_loop().call_soon_threadsafe(token.cancel, "Ctrl-C")
+            if presses <= 2:
+                # A signal comes at any moment, while a lock is held as well, and does not wake the loop by itself.
+                self.stoppable.loop.call_soon_threadsafe(token.cancel, "Ctrl-C")
+            else:  # what was committed is safe, and the rest is settled when the session is taken up again
+                cancel()
 
         try:
-            with self.ctrl_c.calls(stop):
-                run = self.runner.run(self._turn(message, token))
+            run = self._await(self._turn(message, token), stop)
         except RunCancelled:
             self._line("stopped; nothing was stored", "dim")
             return INTERRUPTED
@@ -382,21 +385,23 @@ class _Chat:
     async def _history(self) -> list[Message]:
         return list(await self.runtime.session(self.session_id, actor_id=self.options.actor).history())
 
-    def _await(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+    def _await(
+        self, work: Coroutine[Any, Any, Answer], pressed: Callable[[Callable[[], None]], None] | None = None
+    ) -> Answer:
         """Return what comes of ``work``, which Ctrl-C cancels.
 
+        Args:
+            work: What to do.
+            pressed: What to do at Ctrl-C instead; it is given what cancels.
+
         Raises:
-            KeyboardInterrupt: It did.
+            KeyboardInterrupt: It was cancelled.
         """
-        loop = self.runner.get_loop()
-        task = loop.create_task(work)
-
-        def cancel() -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
+        task = self.stoppable.loop.create_task(work)
+        cancel = canceller(task)
         try:
-            with self.ctrl_c.calls(cancel):
-                return self.runner.run(_end_of(task))
+            with self.ctrl_c.calls(cancel if pressed is None else partial(pressed, cancel)):
+                return self.stoppable.run(_end_of(task))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 

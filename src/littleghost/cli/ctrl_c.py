@@ -12,7 +12,13 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["CtrlC", "signals_held"]
+__all__ = ["INTERRUPTED", "TERMINATED", "CtrlC", "end_at_once", "signals_held"]
+
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended."""
+
+TERMINATED = 143
+"""The exit status of a program that SIGTERM ended."""
 
 PATIENCE = 0.02
 """Seconds that the main thread gets to look after a signal before it is nudged again."""
@@ -123,6 +129,25 @@ class CtrlC:
                 while not self._looked:
                     signal.pthread_kill(main, signal.SIGURG)
                     time.sleep(PATIENCE)
+
+
+def end_at_once() -> Callable[[], None]:
+    """Let Ctrl-C end the program without a word, where nothing is begun yet or all is done; return what undoes this.
+
+    For the main thread only.
+    """
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        os._exit(INTERRUPTED)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a shell lets what runs in the background ignore it
+        signal.signal(signal.SIGINT, leave)
+
+    def undo() -> None:
+        signal.signal(signal.SIGINT, before)
+
+    return undo
 
 
 @contextmanager

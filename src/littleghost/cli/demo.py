@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -31,6 +30,7 @@ from littleghost import (
 from littleghost.cli.ctrl_c import signals_held
 from littleghost.cli.demo_agent import Bank, agent
 from littleghost.cli.program import this_program
+from littleghost.cli.running import run
 from littleghost.cli.terminal import Terminal, one_line
 from littleghost.cli.transcripts import lines_of
 
@@ -365,7 +365,7 @@ def demo(terminal: Terminal, *, keep: bool = False) -> int:
     out.print(
         "The model in this demo is a script; it needs no key and no network. All else is real: processes, files, and SIGKILL."
     )
-    probe = asyncio.run(BubblewrapSandbox.probe())
+    probe = run(BubblewrapSandbox.probe())
     if probe.available:
         out.print(f"Programs of the agent are isolated, by {probe.version or 'bubblewrap'}.")
     else:

@@ -35,6 +35,7 @@ from littleghost import (
     native_sandbox,
     tool,
 )
+from littleghost.cli.running import run
 from littleghost.testing import FunctionModel
 
 __all__ = ["Bank", "agent", "runtime_in"]
@@ -192,14 +193,19 @@ async def main() -> None:
     async with runtime_in(given.folder, isolated=not given.no_isolation) as runtime:
         try:
             if given.resume:
-                run = await runtime.resume(agent, **options)
+                done = await runtime.resume(agent, **options)
             else:
-                run = await runtime.ask(agent, given.message, **options)
+                done = await runtime.ask(agent, given.message, **options)
         except LittleGhostError as error:
             tell({"raised": type(error).__name__, "error": str(error)})
         else:
             tell(
-                {"outcome": run.outcome, "text": run.text, "steps": run.steps, "error": str(run.error or "")}
+                {
+                    "outcome": done.outcome,
+                    "text": done.text,
+                    "steps": done.steps,
+                    "error": str(done.error or ""),
+                }
             )
 
 
@@ -210,4 +216,4 @@ def tell(values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

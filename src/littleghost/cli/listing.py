@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -22,8 +21,9 @@ from littleghost import (
     SessionStore,
 )
 from littleghost.cli.quantities import moment, shown_moment, shown_size
+from littleghost.cli.running import run
 from littleghost.cli.stores import closing, existing_store
-from littleghost.cli.terminal import Terminal, printable, write_json
+from littleghost.cli.terminal import Terminal, printable, quoted, write_json
 from littleghost.cli.transcripts import lines_of
 
 __all__ = [
@@ -87,7 +87,7 @@ def list_sessions(terminal: Terminal, asked: ListOptions, *, store: str | None, 
         options["until"] = moment(asked.until, "--until")
     if asked.limit is not None and asked.limit < 1:
         raise ConfigurationError("--limit must be at least 1")
-    asyncio.run(_list(terminal, existing_store(store), actor, options, asked.limit, as_json=as_json))
+    run(_list(terminal, existing_store(store), actor, options, asked.limit, as_json=as_json))
 
 
 async def _list(
@@ -113,9 +113,9 @@ async def _list(
             if found == 1:
                 terminal.out.print(f"{'messages':>8}  {'updated':25}  {whose}id", style="dim")
             if whose:
-                whose = f"{printable(info.actor_id or '', lines=False):20}  "
+                whose = f"{'' if info.actor_id is None else quoted(info.actor_id):20}  "
             terminal.out.print(
-                f"{info.count:>8}  {shown_moment(info.updated_at):25}  {whose}{printable(info.id, lines=False)}"
+                f"{info.count:>8}  {shown_moment(info.updated_at):25}  {whose}{quoted(info.id)}"
             )
     if not found:
         terminal.err.print(_none(actor, narrowed="since" in options or "until" in options), style="dim")
@@ -151,7 +151,7 @@ def show_session(
     Raises:
         SessionNotFoundError: There is none.
     """
-    asyncio.run(_show(terminal, existing_store(store), id, actor, state=state, as_json=as_json))
+    run(_show(terminal, existing_store(store), id, actor, state=state, as_json=as_json))
 
 
 async def _show(
@@ -198,7 +198,7 @@ def show_tail(
     """
     if limit < 1:
         raise ConfigurationError("--limit must be at least 1")
-    page = asyncio.run(_tail(existing_store(store), id, actor, limit, before))
+    page = run(_tail(existing_store(store), id, actor, limit, before))
     if as_json:
         forms = [_form(message) for message in page.items]
         write_json({"id": id, "actor_id": actor, "messages": forms, "before": page.cursor})
@@ -229,7 +229,7 @@ def show_statistics(
         async with closing(existing_store(store)) as opened:
             return await opened.statistics(actor_id=actor)
 
-    found = asyncio.run(count())
+    found = run(count())
     if as_json:
         write_json(found)
         return
@@ -254,4 +254,5 @@ def _line_of(info: SessionInfo) -> dict[str, Any]:
         "created_at": info.created_at,
         "updated_at": info.updated_at,
         "revision": info.revision,
+        "metadata": info.metadata,
     }

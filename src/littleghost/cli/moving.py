@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import ExitStack, aclosing, contextmanager
@@ -23,11 +23,12 @@ from littleghost import (
     import_sessions,
 )
 from littleghost.cli.changing import agreed, somebody
-from littleghost.cli.files import replacing
+from littleghost.cli.files import opened_device, replacing
 from littleghost.cli.listing import NONE_OF_ACTOR
 from littleghost.cli.progress import Tally, progress, sessions_of
 from littleghost.cli.quantities import amount, shown_size
-from littleghost.cli.stores import closing, existing_store, store_at
+from littleghost.cli.running import Stoppable, run
+from littleghost.cli.stores import closing, existing_store, lasting, store_at
 from littleghost.cli.terminal import Terminal, write_json
 from littleghost.cli.waiting import bytes_of, write_bytes
 from littleghost.sessions.transfer import Existing
@@ -45,7 +46,14 @@ Write = Callable[[bytes], Awaitable[None]]
 def export_to(
     terminal: Terminal, output: str, *, store: str | None, actor: str | AllActors | None, as_json: bool
 ) -> int:
-    """Write the sessions of a store to a file, or to standard output; return the exit status."""
+    """Write the sessions of a store to a file, or to standard output; return the exit status.
+
+    Raises:
+        ConfigurationError: The file has no name, or is the store, or cannot be made.
+        LittleGhostError: It cannot be written.
+    """
+    if not output:
+        raise ConfigurationError("--output needs the name of a file; - is standard output")
     tally = Tally(terminal, as_json=as_json)
     opened = existing_store(store)
     if output != STANDARD:
@@ -53,34 +61,66 @@ def export_to(
     # A bar and what is exported would be one on top of the other.
     hidden = output == STANDARD and sys.stdout.isatty()
     with ExitStack() as stack:
-        what = "the output is cut" if output == STANDARD else f"{output} is as it was before"
-        stack.enter_context(_interrupted(terminal, what))
-        if output == STANDARD:
-            sys.stdout.flush()
+        direct = stack.enter_context(_opened_directly(output))
+        signals = (signal.SIGINT, signal.SIGTERM) if direct is None else (signal.SIGINT,)
+        stoppable = stack.enter_context(Stoppable(*signals))
+        with ExitStack() as told:
+            what = f"{output} is as it was before" if direct is None else "the output is cut"
+            told.enter_context(_interrupted(terminal, what))
+            write = direct
+            if write is None:
+                put = told.enter_context(replacing(Path(output)))
 
-            async def write(raw: bytes) -> None:
-                await write_bytes(sys.stdout.fileno(), raw)
+                async def write_part(raw: bytes) -> None:
+                    put(raw)
+
+                write = write_part
+            size = stoppable.run(_export(terminal, opened, actor, write, tally, hidden=hidden))
+        # Still in the block, so that a signal from now on does not hide that the file is in its place.
+        _note_none(terminal, tally, actor)
+        if as_json:
+            summary = {
+                "exported": tally.counts["written"],
+                "messages": tally.messages,
+                "size": size,
+                "failed": tally.failed,
+            }
+            write_json(summary, sys.stderr if output == STANDARD else sys.stdout)
         else:
-            put = stack.enter_context(replacing(Path(output)))
-
-            async def write(raw: bytes) -> None:
-                put(raw)
-
-        size = asyncio.run(_export(terminal, opened, actor, write, tally, hidden=hidden))
-    _note_none(terminal, tally, actor)
-    if as_json:
-        summary = {
-            "exported": tally.counts["written"],
-            "messages": tally.messages,
-            "size": size,
-            "failed": tally.failed,
-        }
-        write_json(summary, sys.stderr if output == STANDARD else sys.stdout)
-    else:
-        words = f"{amount(tally.counts['written'], 'session')} exported, {amount(tally.messages, 'message')}, {shown_size(size)}"
-        failed = f"; {len(tally.failed)} could not be read, and are not in it" if tally.failed else ""
-        (terminal.err if output == STANDARD else terminal.out).print(words + failed)
+            words = f"{amount(tally.counts['written'], 'session')} exported, {amount(tally.messages, 'message')}, {shown_size(size)}"
+            failed = f"; {len(tally.failed)} could not be read, and are not in it" if tally.failed else ""
+            (terminal.err if output == STANDARD else terminal.out).print(words + failed)
     return 1 if tally.failed else 0
+
+
+@contextmanager
+def _opened_directly(output: str) -> Generator[Write | None]:
+    """Return what writes to standard output, or to a device or a pipe; ``None`` for a file, which is made whole first."""
+    if output == STANDARD:
+        sys.stdout.flush()
+
+        async def write(raw: bytes) -> None:
+            try:
+                await write_bytes(sys.stdout.fileno(), raw)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise LittleGhostError(f"standard output cannot be written ({error.strerror})") from error
+
+        yield write
+        return
+    with opened_device(Path(output)) as descriptor:
+        if descriptor is None:
+            yield None
+            return
+
+        async def put(raw: bytes) -> None:
+            try:
+                await write_bytes(descriptor, raw)
+            except OSError as error:
+                raise LittleGhostError(f"{output} cannot be written ({error.strerror})") from error
+
+        yield put
 
 
 def _spare(store: SessionStore, output: str) -> None:
@@ -123,21 +163,35 @@ async def _export(
 def import_from(
     terminal: Terminal, source: str, *, existing: Existing, store: str | None, as_json: bool
 ) -> int:
-    """Put the sessions of a file, or of standard input, into a store; return the exit status."""
+    """Put the sessions of a file, or of standard input, into a store; return the exit status.
+
+    Raises:
+        ConfigurationError: There is no such file, or the store is one in memory.
+    """
     tally = Tally(terminal, as_json=as_json)
     with _opened(source) as descriptor:
-        opened = store_at(store)
-        with _told(terminal, tally, as_json=as_json):
-            asyncio.run(_import(terminal, opened, descriptor, existing, tally))
+        opened = store_at(lasting(store))
+        with Stoppable() as stoppable, _told(terminal, tally, as_json=as_json):
+            stoppable.run(_import(terminal, opened, _chunks(source, descriptor), existing, tally))
     return 1 if tally.failed else 0
 
 
 async def _import(
-    terminal: Terminal, store: SessionStore, descriptor: int, existing: Existing, tally: Tally
+    terminal: Terminal, store: SessionStore, file: AsyncGenerator[bytes], existing: Existing, tally: Tally
 ) -> None:
-    async with closing(store), aclosing(bytes_of(descriptor)) as chunks:
+    async with closing(store), aclosing(file) as chunks:
         with progress(terminal, "importing", None) as advance:
             await _count(import_sessions(store, chunks, existing=existing), tally, advance)
+
+
+async def _chunks(source: str, descriptor: int) -> AsyncGenerator[bytes]:
+    async with aclosing(bytes_of(descriptor)) as chunks:
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except OSError as error:
+            what = "standard input" if source == STANDARD else source
+            raise LittleGhostError(f"{what} cannot be read ({error.strerror})") from error
 
 
 @contextmanager
@@ -145,7 +199,11 @@ def _opened(source: str) -> Generator[int]:
     if source == STANDARD:
         yield sys.stdin.fileno()
         return
+    if not source:
+        raise ConfigurationError("FILE is empty; name what export wrote, or - for standard input")
     try:
+        if Path(source).is_dir():
+            raise IsADirectoryError(21, "it is a folder")
         descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise ConfigurationError(f"{source} cannot be read ({error.strerror})") from error
@@ -169,23 +227,24 @@ def copy_between(
     """Copy sessions from one store to another; return the exit status.
 
     Raises:
-        ConfigurationError: Sessions are to be deleted, and there is nobody to ask.
+        ConfigurationError: Sessions are to be deleted, and there is nobody to ask, or no session in the source; or one of the stores is one
+            in memory.
     """
     tally = Tally(terminal, as_json=as_json, prune=prune)
     if prune and not yes:
         somebody(terminal, "what the source does not have")
         held = (
-            asyncio.run(_held(existing_store(source), actor)),
-            asyncio.run(_held(store_at(destination), actor)),
+            run(_held(existing_store(source), actor)),
+            run(_held(store_at(lasting(destination)), actor)),
         )
         figures = "" if None in held else f" It has {held[1]:,} sessions now, the source {held[0]:,}."
         agreed(
             terminal,
             f"What the source does not have will be deleted from the destination, for good.{figures} Go on?",
         )
-    stores = existing_store(source), store_at(destination)
-    with _told(terminal, tally, as_json=as_json):
-        asyncio.run(_copy(terminal, *stores, actor, existing, tally, prune=prune))
+    stores = existing_store(source), store_at(lasting(destination))
+    with Stoppable() as stoppable, _told(terminal, tally, as_json=as_json):
+        stoppable.run(_copy(terminal, *stores, actor, existing, tally, prune=prune))
     _note_none(terminal, tally, actor)
     if prune and tally.failed:
         terminal.err.print("nothing is deleted from the destination where a session failed", style="dim")

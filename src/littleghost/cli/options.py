@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,14 @@ class _Plain(_Shown):
                 param.metavar = ""
         return params
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # a mistake that does not say in which command it was made
+                cast("Any", error).ctx = ctx
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
 
@@ -43,7 +51,7 @@ StoreOption = Annotated[
         "--store",
         metavar="URL",
         envvar="LITTLEGHOST_STORE",
-        help="sqlite:///FILE or postgresql://USER@HOST/DATABASE. A file of your own by default.",
+        help="sqlite:///FILE, postgresql://USER@HOST/DATABASE or agentcore://MEMORY. A file of your own by default.",
     ),
 ]
 ActorOption = Annotated[

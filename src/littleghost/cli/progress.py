@@ -10,7 +10,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from littleghost import ALL_ACTORS, AllActors, SessionStore, Transferred
-from littleghost.cli.terminal import Terminal, printable
+from littleghost.cli.terminal import Terminal, printable, quoted
 from littleghost.sessions.transfer import TAKEN
 
 __all__ = ["Tally", "failure", "named", "progress", "sessions_of"]
@@ -113,5 +113,4 @@ def named(id: str | None, actor: str | None) -> str:
     """Return what to call a session before people."""
     if id is None:
         return "a session of unknown name"
-    shown = printable(id, lines=False)
-    return shown if actor is None else f"{shown} (actor {printable(actor, lines=False)})"
+    return quoted(id) if actor is None else f"{quoted(id)} (actor {quoted(actor)})"

@@ -29,7 +29,8 @@ class ExistingKind(StrEnum):
     REPLACE = "replace"
 
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The session.")]
+BEHIND = "Behind -- where it begins with -."
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help=f"The session. {BEHIND}")]
 AllActorsOption = Annotated[bool, typer.Option("--all-actors", help="The sessions of everybody.")]
 OneActorOption = Annotated[
     str | None,
@@ -201,7 +202,7 @@ def fork_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin a session with the beginning of another one, of the same actor.
+    """Begin a session with the beginning of another one, of the same actor, and with its state and metadata of now.
 
     A call is never parted from its result; fewer messages are taken then.
     """
@@ -227,7 +228,7 @@ def delete_command(
     context: typer.Context,
     *,
     session: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The session.", show_default=False)
+        str | None, typer.Argument(metavar="ID", help=f"The session. {BEHIND}", show_default=False)
     ] = None,
     store: StoreOption = None,
     actor: ActorOption = None,
@@ -353,6 +354,8 @@ def copy_command(
     What is there already and is the same is left alone, so that a copy that broke off is simply run again. The exit status is 1 where a
     session failed.
 
+    --prune deletes nothing where SRC has no session at all; that is an error.
+
     `--existing replace` overwrites what differs in DST, also where that is newer. Neither it nor --prune is for a DST that is in use.
     """
 
@@ -381,8 +384,8 @@ def copy_command(
     epilog=_examples(
         ("verify", "the whole store"),
         (
-            "verify > verify.txt || mail -s damaged ops@example.com < verify.txt",
-            "for cron; the exit status is 1 where something is damaged",
+            "verify > verify.txt 2>&1 || mail -s damaged ops@example.com < verify.txt",
+            "for cron; the exit status is more than 0 where something is damaged, or there is no store to read",
         ),
     ),
 )

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from littleghost import ConfigurationError, SessionNotFoundError, SessionStore, SQLiteStore, open_store
 
-__all__ = ["closing", "default_path", "existing_store", "store_at"]
+__all__ = ["closing", "default_path", "existing_store", "lasting", "store_at"]
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
@@ -47,10 +47,12 @@ def existing_store(url: str | None) -> SessionStore:
     """Return the store, and do not make one only to look into it.
 
     Raises:
+        ConfigurationError: It is one in memory.
         SessionNotFoundError: There is none; that of a server says so when it is first used.
     """
+    url = lasting(url)
     store = SQLiteStore(default_path()) if url is None else open_store(_checked(url), create=False)
-    if isinstance(store, SQLiteStore) and not Path(store.path).exists():
+    if isinstance(store, SQLiteStore) and _missing(store.path):
         what = (
             "name another with --store URL, or set LITTLEGHOST_STORE"
             if url is None
@@ -58,6 +60,29 @@ def existing_store(url: str | None) -> SessionStore:
         )
         raise SessionNotFoundError(f"there is no store at {store.path}; {what}")
     return store
+
+
+def lasting(url: str | None) -> str | None:
+    """Return ``url``, unless what it names begins and ends with this program.
+
+    Raises:
+        ConfigurationError: It does.
+    """
+    if url is not None and url.lower().startswith("memory:"):
+        raise ConfigurationError(
+            "memory: is empty when a command begins, and gone when it ends; name a store that lasts, such as sqlite:///FILE"
+        )
+    return url
+
+
+def _missing(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # something is in the way: the store finds out what, and says so
+        return False
+    return False
 
 
 def _checked(url: str) -> str:

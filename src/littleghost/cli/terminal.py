@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Generator, Mapping
@@ -15,11 +14,20 @@ import typer
 from rich.console import Console
 
 from littleghost import ConfigurationError, LittleGhostError
+from littleghost.cli.ctrl_c import INTERRUPTED
+from littleghost.cli.streams import let_go, output_failure
 
-__all__ = ["Terminal", "one_line", "printable", "reporting", "short_call", "without_password", "write_json"]
-
-INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C ended."""
+__all__ = [
+    "Terminal",
+    "failed_output",
+    "one_line",
+    "printable",
+    "quoted",
+    "reporting",
+    "short_call",
+    "without_password",
+    "write_json",
+]
 
 # A model's text may hold what moves the cursor, recolours or overwrites what is there, turns the direction of writing, or is not seen.
 _HIDDEN = [
@@ -43,6 +51,12 @@ def printable(text: str, *, lines: bool = True) -> str:
     """Return ``text`` with nothing in it that a terminal would obey; line ends and tabs stay where ``lines`` are allowed."""
     safe = text.translate(_SAFE)
     return safe if lines else safe.replace("\n", "␊").replace("\t", "␉")
+
+
+def quoted(name: str) -> str:
+    """Return the name of an actor or a session in one line; within quotes where it is empty, or begins or ends with what is not seen."""
+    safe = printable(name, lines=False)
+    return safe if safe and safe == safe.strip().strip('"') else f'"{safe}"'
 
 
 def one_line(text: str, width: int = 100) -> str:
@@ -87,7 +101,10 @@ class Terminal:
 
     def complain(self, error: BaseException) -> None:
         """Write what went wrong, in one line, to standard error."""
-        self.err.print(f"error: {describe(error)}", style="red")
+        try:
+            self.err.print(f"error: {describe(error)}", style="red")
+        except OSError:  # that is full as well, and the exit status has to do
+            let_go(sys.stderr)
 
 
 def _console(file: TextIO) -> Console:
@@ -116,9 +133,21 @@ def without_password(text: str) -> str:
     return _PASSWORD.sub(hidden, text)
 
 
+HERE = {
+    "let one with create=True make it": "let import or copy make it",
+    "create=False changes nothing": "this command changes nothing",
+    "let a store with create=True bring them up to date": "let import or copy bring them up to date",
+    "await store.migrate() makes them": "import and copy make them",
+}
+"""What the library says, and what that is on the command line."""
+
+
 def describe(error: BaseException) -> str:
     """Return an error in one line. What was typed in the wrong place is repeated in it, but for passwords."""
-    text = one_line(without_password(str(error)), 2000)
+    said = str(error)
+    for there, here in HERE.items():
+        said = said.replace(there, here)
+    text = one_line(without_password(said), 2000)
     if isinstance(error, LittleGhostError):
         return text or type(error).__name__
     return f"unexpected {type(error).__name__}: {text} (littleghost --debug … shows where)"
@@ -127,6 +156,13 @@ def describe(error: BaseException) -> str:
 def exit_status(error: BaseException) -> int:
     """Return 2 where the caller has to set something up differently, else 1."""
     return 2 if isinstance(error, ConfigurationError) else 1
+
+
+def failed_output(error: OSError) -> int:
+    """Return the exit status where standard output takes no more, having said why, unless those who read it have left."""
+    if not isinstance(error, BrokenPipeError):
+        Terminal().complain(LittleGhostError(f"standard output cannot be written ({error.strerror})"))
+    return 1
 
 
 @contextmanager
@@ -139,11 +175,9 @@ def reporting(terminal: Terminal, *, debug: bool) -> Generator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        # Who read our output is gone. What is still in the buffer has no place to go to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
     except Exception as error:
+        if not isinstance(error, LittleGhostError) and (failure := output_failure(error)):
+            raise typer.Exit(failed_output(failure)) from None
         if debug:
             raise
         terminal.complain(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import aclosing
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from littleghost import ALL_ACTORS, SessionStore, expire_sessions, verify_sessions
 from littleghost.cli.progress import named, progress, sessions_of
 from littleghost.cli.quantities import amount, duration
+from littleghost.cli.running import Stoppable, run
 from littleghost.cli.stores import closing, existing_store
 from littleghost.cli.terminal import Terminal, printable, write_json
 
@@ -29,14 +29,15 @@ class _Checked:
 def verify(terminal: Terminal, *, store: str | None, as_json: bool) -> int:
     """Read every session of a store, and list what is damaged; return the exit status."""
     found = _Checked()
-    try:
-        asyncio.run(_verify(terminal, existing_store(store), found, as_json=as_json))
-    except KeyboardInterrupt:
-        terminal.err.print(
-            f"interrupted after {amount(found.sessions, 'session')}, {len(found.damaged)} damaged",
-            style="dim",
-        )
-        raise
+    with Stoppable() as stoppable:
+        try:
+            stoppable.run(_verify(terminal, existing_store(store), found, as_json=as_json))
+        except KeyboardInterrupt:
+            terminal.err.print(
+                f"interrupted after {amount(found.sessions, 'session')}, {len(found.damaged)} damaged",
+                style="dim",
+            )
+            raise
     if as_json:
         write_json({"checked": found.sessions, "damaged": found.damaged})
     else:
@@ -67,21 +68,22 @@ def expire(terminal: Terminal, older_than: str, *, dry_run: bool, store: str | N
     """Delete the sessions that nobody has written to for so long, or only count them."""
     seconds = duration(older_than, "--older-than")
     if dry_run:
-        number = asyncio.run(_expired(existing_store(store), seconds))
+        number = run(_expired(existing_store(store), seconds))
         if as_json:
             write_json({"deleted": 0, "expired": number})
         else:
             terminal.out.print(f"{amount(number, 'session')} would be deleted")
         return
     deleted: list[int] = []
-    try:
-        asyncio.run(_expire(existing_store(store), seconds, deleted))
-    except KeyboardInterrupt:
-        terminal.err.print(
-            f"interrupted; {amount(sum(deleted), 'session')} deleted, and running it again goes on",
-            style="dim",
-        )
-        raise
+    with Stoppable() as stoppable:
+        try:
+            stoppable.run(_expire(existing_store(store), seconds, deleted))
+        except KeyboardInterrupt:
+            terminal.err.print(
+                f"interrupted; {amount(sum(deleted), 'session')} deleted, and running it again goes on",
+                style="dim",
+            )
+            raise
     if as_json:
         write_json({"deleted": sum(deleted)})
     else:

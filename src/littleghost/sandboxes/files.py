@@ -6,6 +6,9 @@ A write goes to a temporary file beside its target and is renamed over it: reade
 permitted owner, are kept; the setuid and setgid bits, extended attributes and hard links to the old file are not. A write through a link
 replaces what the link points to. Nothing is synced to disk: this protects from a killed process, not from power loss.
 
+What is named ``.git``, and all below it, is read but not changed, for it says what Git runs on the host later. That goes by the names that
+are really gone through, whatever links the path had.
+
 Everything here blocks; callers use a thread.
 """
 
@@ -18,9 +21,20 @@ import stat as modes
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from typing import cast
 
-from littleghost.descriptors import DIRECTORY, PathPlace, Place, parent_of, resolved, scan, walk
+from littleghost.descriptors import (
+    DIRECTORY,
+    PathPlace,
+    Place,
+    make_below,
+    parent_of,
+    rename_new,
+    resolved,
+    scan,
+    walk,
+)
 from littleghost.errors import (
     LittleGhostError,
     ToolError,
@@ -36,15 +50,16 @@ from littleghost.sandboxes.contract import FileInfo, SandboxLimits
 from littleghost.sandboxes.policy import Access
 from littleghost.workspace import Location, Workspace, parse_path, shown
 
-__all__ = ["Files", "Root", "told"]
+__all__ = ["READ", "Files", "Root", "told"]
 
-_READ = (
+READ = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_BINARY", 0)
 )
+"""How a file is opened to be read: never waiting for the other end of a pipe."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Edits of one file in this process go one after another. Stripes instead of a lock for each path, so that nothing grows.
 _LOCKS = tuple(threading.Lock() for _ in range(64))
@@ -112,6 +127,8 @@ _REASONS: dict[int, tuple[type[ToolError], str]] = {
     errno.EILSEQ: (ToolValueError, "not a possible name"),
     errno.ENOSPC: (ToolError, "no space left"),
     errno.EDQUOT: (ToolError, "no space left"),
+    errno.ENOTEMPTY: (ToolError, "the directory is not empty"),
+    errno.EBUSY: (ToolPermissionError, "in use"),
 }
 
 
@@ -137,28 +154,48 @@ class Files:
     Args:
         roots: By name, as in `Location`; ``None`` is the root of relative paths.
         limits: How much is read, written and listed.
+        git: Access to what is named ``.git`` and to what is below.
+        hard_links: Whether files with more than one name are read.
     """
 
-    def __init__(self, roots: Mapping[str | None, Root], limits: SandboxLimits) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str | None, Root],
+        limits: SandboxLimits,
+        *,
+        git: Access = "read_only",
+        hard_links: bool = True,
+    ) -> None:
         self.roots, self.limits = dict(roots), limits
+        self.git: Access = git
+        self.hard_links = hard_links
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return the bytes of a regular file."""
-        root, components = self._locate(path, file=True)
-        with told(path), root.place() as top:
-            fd = resolved(top, components, _READ)
-            try:
-                return self._content(path, fd)
-            finally:
-                os.close(fd)
+    def narrowed(self, roots: Mapping[str | None, Root], limits: SandboxLimits) -> Files:
+        """Return other files under the same rules."""
+        return Files(roots, limits, git=self.git, hard_links=self.hard_links)
 
-    def read(self, path: str) -> str:
-        """Return the text of a regular file."""
-        return _text(path, self.read_bytes(path))
+    def read_bytes(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
+        """Return the bytes of a regular file, or some of them."""
+        offset, limit = _range(offset, limit)
+        with self._opened(path) as (fd, status):
+            if offset == 0 and limit is None:
+                return self._content(path, fd, status.st_size)
+            if offset >= status.st_size:
+                return b""
+            os.lseek(fd, offset, os.SEEK_SET)
+            return self._content(path, fd, status.st_size - offset, limit)
+
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> str:
+        """Return the text of a regular file, or some of its lines."""
+        offset, limit = _range(offset, limit)
+        with self._opened(path) as (fd, status):
+            if offset == 0 and limit is None:
+                return _text(path, self._content(path, fd, status.st_size))
+            return _text(path, self._lines(path, fd, offset, limit))
 
     def stat(self, path: str) -> FileInfo:
         """Return what is at ``path``."""
-        root, components = self._locate(path, file=False)
+        root, components = self.locate(path, file=False)
         with told(path), root.place() as top:
             if hasattr(os, "O_PATH"):
                 fd = resolved(
@@ -183,17 +220,17 @@ class Files:
 
     def list(self, path: str) -> list[str]:
         """Return the names in a directory."""
-        root, components = self._locate(path, file=False)
+        root, components = self.locate(path, file=False)
         names: list[str] = []
         with told(path), root.place() as top:
-            for entry, is_directory in scan(top, components):
+            for entry, kind in scan(top, components):
                 if len(names) >= self.limits.list_entries:
                     raise ToolValueError(
                         f"{shown(path)}: more than {self.limits.list_entries:,} entries", path=path
                     )
                 # A name that is no Unicode cannot be said in JSON; it is shown with U+FFFD and cannot be opened.
                 text = entry.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                names.append(text + "/" if is_directory else text)
+                names.append(text + "/" if kind == "directory" else text)
         return sorted(names)
 
     def write_bytes(self, path: str, content: bytes, proceed: Callable[[], None] = lambda: None) -> None:
@@ -201,13 +238,13 @@ class Files:
         if not isinstance(content, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolValueError("the content must be bytes")
         content = bytes(content)
-        root, components = self._locate(path, file=True)
+        root, components = self.locate(path, file=True)
         self._check_writable(path, root)
         self._check_size(path, len(content))
         with (
             told(path),
             root.place() as top,
-            parent_of(top, components, create=True) as (parent, name),
+            parent_of(top, components, create=True, check=self._checked(path)) as (parent, name),
             _lock(parent, name),
         ):
             _put(path, parent, name, content, proceed)
@@ -220,7 +257,7 @@ class Files:
         self, path: str, old_text: str, new_text: str, proceed: Callable[[], None] = lambda: None
     ) -> None:
         """Put ``new_text`` in the only place where ``old_text`` is."""
-        root, components = self._locate(path, file=True)
+        root, components = self.locate(path, file=True)
         self._check_writable(path, root)
         old, new = _encoded(old_text), _encoded(new_text)
         if not old:
@@ -228,7 +265,7 @@ class Files:
         with (
             told(path),
             root.place() as top,
-            parent_of(top, components, create=False) as (parent, name),
+            parent_of(top, components, create=False, check=self._checked(path)) as (parent, name),
             _lock(parent, name),
         ):
             content = self._of(path, parent, name)
@@ -248,13 +285,86 @@ class Files:
 
             _put(path, parent, name, edited.encode("utf-8"), unchanged)
 
+    def delete(self, path: str, proceed: Callable[[], None] = lambda: None) -> None:
+        """Delete a file, a link itself, or an empty directory."""
+        root, components = self._changeable(path)
+        check = self._checked(path) or _anything
+        with (
+            told(path),
+            root.place() as top,
+            walk(top, components, links="between", check=check) as (parent, name),
+            _lock(parent, name),
+        ):
+            is_directory = modes.S_ISDIR(parent.stat(name).st_mode)
+            if _names_directory(path) and not is_directory:
+                raise ToolNotADirectoryError(f"{shown(path)}: not a directory", path=path)
+            proceed()
+            if is_directory:
+                parent.rmdir(name)
+            else:
+                parent.unlink(name)
+
+    def move(self, path: str, target: str, proceed: Callable[[], None] = lambda: None) -> None:
+        """Move a file, a link itself, or a directory to where nothing is yet."""
+        root, components = self._changeable(path)
+        new_root, new_components = self._changeable(target)
+        with ExitStack() as held:
+            # What is wrong with the source is said before a directory is made for the target.
+            held.enter_context(told(path))
+            top = held.enter_context(root.place())
+            check = self._checked(path) or _anything
+            parent, name = held.enter_context(walk(top, components, links="between", check=check))
+            is_directory = modes.S_ISDIR(parent.stat(name).st_mode)
+            for given in (path, target):
+                if _names_directory(given) and not is_directory:
+                    raise ToolNotADirectoryError(f"{shown(path)}: not a directory", path=path)
+            held.enter_context(told(target))
+            new_top = held.enter_context(new_root.place())
+            check = self._checked(target) or _anything
+            new_parent, new_name = held.enter_context(
+                walk(new_top, new_components, create=True, links="between", check=check)
+            )
+            for lock in sorted({_lock(parent, name), _lock(new_parent, new_name)}, key=id):
+                held.enter_context(lock)
+            proceed()
+            try:
+                rename_new(parent, name, new_parent, new_name)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    raise ToolValueError(
+                        f"{shown(path)}: a directory cannot be moved into itself", path=path
+                    ) from error
+                if error.errno == errno.EXDEV:
+                    raise ToolError(
+                        f"{shown(target)}: on another file system; write it there and delete it here",
+                        path=target,
+                    ) from error
+                if error.errno == errno.ENOENT:  # it has just gone; that is not about the target
+                    raise ToolFileNotFoundError(
+                        f"{shown(path)}: no such file or directory", path=path
+                    ) from error
+                raise
+
+    def make_directory(self, path: str, proceed: Callable[[], None] = lambda: None) -> None:
+        """Make a directory, and its parents, unless it is there."""
+        root, components = self.locate(path)
+        self._check_writable(path, root)
+        with told(path), root.place() as top:
+            proceed()
+            make_below(top, components, check=self._checked(path) or _anything)
+
+    def in_git(self, root: Root) -> bool:
+        """Whether a root is within what Git keeps, and so is not changed."""
+        return self.git == "read_only" and any(_is_git(name) for name in root.below)
+
     def directory(self, path: str) -> int:
         """Return a new descriptor of a directory, for a process to start in."""
-        root, components = self._locate(path, file=False)
+        root, components = self.locate(path, file=False)
         with told(path), root.place() as top:
             return resolved(top, components, DIRECTORY)
 
-    def _locate(self, path: str, *, file: bool) -> tuple[Root, tuple[str, ...]]:
+    def locate(self, path: str, *, file: bool = False) -> tuple[Root, tuple[str, ...]]:
+        """Return where ``path`` starts, and the components from there; with ``file``, it must not say that it is a directory's."""
         name, components = Location(*parse_path(path))
         root = self.roots.get(name)
         if root is None:
@@ -263,9 +373,55 @@ class Files:
             raise ToolIsADirectoryError(f"{shown(path)}: names a directory, not a file", path=path)
         return root, components
 
+    def check_readable(self, path: str, status: os.stat_result) -> None:
+        """Raise unless an open file of this ``status`` may be read."""
+        _check_regular(path, status.st_mode)
+        if not self.hard_links and status.st_nlink > 1:
+            raise ToolPermissionError(
+                f"{shown(path)}: has another name (a hard link), which could be outside the workspace",
+                path=path,
+            )
+
+    def _changeable(self, path: str) -> tuple[Root, tuple[str, ...]]:
+        root, components = self.locate(path)
+        self._check_writable(path, root)
+        if not components:
+            raise ToolPermissionError(f"{shown(path)}: the workspace itself stays where it is", path=path)
+        return root, components
+
+    def _checked(self, path: str) -> Callable[[str], None] | None:
+        """Return what raises for a name that must not be on the way to a change; ``None`` where all may."""
+        if self.git == "read_write":
+            return None
+
+        def check(name: str) -> None:
+            if _is_git(name):
+                raise ToolPermissionError(
+                    f"{shown(path)}: what is in .git decides what Git runs, and is not changed here",
+                    path=path,
+                )
+
+        return check
+
+    @contextmanager
+    def _opened(self, path: str) -> Generator[tuple[int, os.stat_result]]:
+        root, components = self.locate(path, file=True)
+        with told(path), root.place() as top:
+            fd = resolved(top, components, READ)
+            try:
+                status = os.fstat(fd)
+                self.check_readable(path, status)
+                yield fd, status
+            finally:
+                os.close(fd)
+
     def _check_writable(self, path: str, root: Root) -> None:
         if root.access != "read_write":
             raise ToolPermissionError(f"{shown(path)}: the sandbox is read-only here", path=path)
+        check = self._checked(path)
+        if check is not None:
+            for name in root.below:  # a scope can begin in there
+                check(name)
 
     def _check_size(self, path: str, size: int) -> None:
         if size > self.limits.write_bytes:
@@ -275,25 +431,94 @@ class Files:
             )
 
     def _of(self, path: str, parent: Place, name: str) -> bytes:
-        fd = parent.open(name, _READ)
+        fd = parent.open(name, READ)
         try:
-            return self._content(path, fd)
+            status = os.fstat(fd)
+            self.check_readable(path, status)
+            return self._content(path, fd, status.st_size)
         finally:
             os.close(fd)
 
-    def _content(self, path: str, fd: int) -> bytes:
-        status = os.fstat(fd)
-        _check_regular(path, status.st_mode)
+    def _content(self, path: str, fd: int, size: int, most: int | None = None) -> bytes:
+        """Read to the end of the file, or ``most`` bytes."""
         limit = self.limits.read_bytes
+        wanted = limit + 1 if most is None else min(most, limit + 1)
+        if min(size, wanted) > limit:
+            raise self._too_large(path)
         parts: list[bytes] = []
-        room = limit + 1  # a file may grow meanwhile, so what counts is what was read
-        while room > 0 and status.st_size <= limit:
-            part = os.read(fd, min(room, 1 << 20))
-            if not part:
-                return b"".join(parts)
+        room = wanted  # a file may grow meanwhile, so what counts is what was read
+        while room > 0 and (part := os.read(fd, min(room, 1 << 20))):
             parts.append(part)
             room -= len(part)
-        raise ToolValueError(f"{shown(path)}: larger than the {limit:,} bytes that may be read", path=path)
+        if wanted - room > limit:
+            raise self._too_large(path)
+        return b"".join(parts)
+
+    def _lines(self, path: str, fd: int, offset: int, limit: int | None) -> bytes:
+        """Read ``limit`` lines after the first ``offset``."""
+        parts: list[bytes] = []
+        looked = size = 0
+        before, wanted = (
+            offset,
+            limit,
+        )  # the line ends to come before the first line wanted, and then up to the last one's
+        while wanted != 0 and (data := os.read(fd, 1 << 18)):
+            looked += len(data)
+            if looked > self.limits.search_bytes:
+                raise ToolValueError(
+                    f"{shown(path)}: that is beyond the first {self.limits.search_bytes:,} bytes", path=path
+                )
+            start, before = _after_lines(data, 0, before)
+            if before:
+                continue
+            end = len(data)
+            if wanted is not None:
+                end, wanted = _after_lines(data, start, wanted)
+            parts.append(data[start:end])
+            size += end - start
+            if size > self.limits.read_bytes:
+                raise self._too_large(path)
+        return b"".join(parts)
+
+    def _too_large(self, path: str) -> ToolValueError:
+        return ToolValueError(
+            f"{shown(path)}: larger than the {self.limits.read_bytes:,} bytes that may be read at once; "
+            "read a part of it, with offset and limit",
+            path=path,
+        )
+
+
+def _after_lines(data: bytes, start: int, count: int) -> tuple[int, int]:
+    """Return where ``data`` goes on after ``count`` line ends from ``start``, and how many are still to come when it ends before."""
+    here = data.count(b"\n", start)
+    if here < count:
+        return len(data), count - here
+    for _ in range(count):
+        start = data.index(b"\n", start) + 1
+    return start, 0
+
+
+def _range(offset: object, limit: object) -> tuple[int, int | None]:
+    for name, value in (("offset", offset), ("limit", 0 if limit is None else limit)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+            raise ToolValueError(f"{name} must be a whole number from 0 up")
+    return cast("int", offset), cast("int | None", limit)
+
+
+def _anything(_name: str) -> None:
+    """Let every name pass."""
+
+
+# Characters that some file systems leave out when they compare names, so that a name with one is still ``.git``; see CVE-2014-9390.
+_IGNORED = dict.fromkeys(
+    (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF), None
+)
+
+
+def _is_git(name: str) -> bool:
+    """Whether Git takes an entry of this name for a repository, on the file systems of all systems."""
+    name = name.translate(_IGNORED).rstrip(" .").split(":", 1)[0].lower()
+    return name in (".git", "git~1")
 
 
 def _put(path: str, parent: Place, name: str, content: bytes, proceed: Callable[[], None]) -> None:

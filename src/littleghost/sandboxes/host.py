@@ -32,9 +32,10 @@ class HostSandbox(LocalSandbox):
     See `Sandbox` for the arguments. A policy or limit that would need isolation makes `open` raise `CapabilityError`.
     """
 
-    _unenforced_limits = (
-        "temporary_bytes", "memory_bytes", "processes", "cpu_seconds", "file_bytes", "disk_bytes",
-    )  # fmt: skip
+    _unenforced_limits = ("temporary_bytes",)
+
+    memory_events: str | None = None
+    """A file of the kernel that counts, as ``oom_kill``, what was killed for its memory in a limit that holds for all programs together."""
 
     def __init__(
         self,
@@ -46,12 +47,13 @@ class HostSandbox(LocalSandbox):
     ) -> None:
         super().__init__(workspace, writable=writable, policy=policy, limits=limits)
         if sys.platform != "win32":
-            self.capabilities |= {"execute"}
+            self.capabilities |= {"execute", "start_program"}
         if sys.platform == "linux":
             self.capabilities |= {"kill_tree"}
 
     def stated(self, view: View) -> EffectivePolicy:
         """Return what is in force: next to nothing, for programs."""
+        restraints = self.restraints(view.limits)
         ends = (
             "everything a command started is gone when it ends"
             if sys.platform == "linux"
@@ -64,12 +66,19 @@ class HostSandbox(LocalSandbox):
             root_filesystem="host",
             environment=tuple(sorted(self.policy.environment)),
             processes="run as the application's user on the host, with all of that user's rights",
-            enforced=("file methods stay inside the workspace", "time and output limits", ends),
+            enforced=(*self.files_stated(view), "time and output limits", ends, *restraints.stated),
             not_enforced=(
                 "read-only access for programs",
-                "what programs read and write outside the workspace",
+                "what programs read and write outside the workspace, and in .git",
                 "network access",
-                "memory, process and disk limits",
+                "sight of, and signals to, the other processes of its user",
+                "a filter of system calls",
+                "memory, process and CPU limits that are not set, and disk limits",
+                *(
+                    ("limits against a program that leaves its control groups, which its user may",)
+                    if restraints.groups
+                    else ()
+                ),
                 "secrecy of the application's environment from programs, which may read /proc",
                 "survival of the supervisor and its keepers: a program of the same user that stops or kills all of them can go on",
             ),
@@ -91,11 +100,22 @@ class HostSandbox(LocalSandbox):
         environment: dict[str, str],
         cwd: str,
         release: ExitStack,
+        *,
+        lasting: bool = False,
     ) -> Program:
         directory = view.files.directory(cwd)
         release.callback(os.close, directory)
         search = tuple(environment["PATH"].split(os.pathsep)) if "PATH" in environment else DEFAULT_PATH
-        return Program(arguments=arguments, environment=environment, search=search, directory=directory)
+        restraints = self.restraints(view.limits)
+        rlimits = ("\n".join(["rlimit", *map(str, limit)]) for limit in restraints.rlimits)
+        watched = () if self.memory_events is None else (f"watch\n{self.memory_events}",)
+        return Program(
+            arguments=arguments,
+            environment=environment,
+            search=search,
+            directory=directory,
+            restraints=(*restraints.groups, *rlimits, *watched),
+        )
 
     @classmethod
     async def probe(cls, **options: Any) -> Probe:

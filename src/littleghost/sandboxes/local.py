@@ -15,8 +15,18 @@ import msgspec
 
 from littleghost.cancellation import Interruptible
 from littleghost.errors import CapabilityError, LittleGhostError, PolicyError, ToolError
-from littleghost.sandboxes.contract import Execution, FileInfo, Sandbox, SandboxLimits
+from littleghost.sandboxes.contract import (
+    Execution,
+    FileInfo,
+    Found,
+    Match,
+    Process,
+    Sandbox,
+    SandboxLimits,
+    checked_limits,
+)
 from littleghost.sandboxes.files import Files, Root
+from littleghost.sandboxes.nesting import refuse_nesting
 from littleghost.sandboxes.policy import Access, EffectivePolicy, Policy
 from littleghost.sandboxes.processes import (
     Launcher,
@@ -26,6 +36,8 @@ from littleghost.sandboxes.processes import (
     environment_of,
     settled,
 )
+from littleghost.sandboxes.restraints import Restraints, restraints_of
+from littleghost.sandboxes.searching import Watch, find_lines, find_paths
 from littleghost.telemetry import span
 from littleghost.workspace import Workspace, parse_path
 
@@ -33,7 +45,27 @@ __all__ = ["LocalSandbox", "View"]
 
 T = TypeVar("T")
 
-_FILE_CAPABILITIES = frozenset({"files", "bytes", "stat", "named_paths", "scope", "local_files"})
+_WORDS = {
+    "memory_bytes": "memory_limit",
+    "processes": "process_limit",
+    "cpu_seconds": "cpu_limit",
+    "file_bytes": "file_limit",
+}
+_FILE_CAPABILITIES = frozenset(
+    {
+        "files",
+        "bytes",
+        "ranges",
+        "stat",
+        "glob",
+        "grep",
+        "named_paths",
+        "scope",
+        "local_files",
+        "git_read_only",
+    }
+)
+_WRITE_CAPABILITIES = frozenset({"write", "delete", "move", "make_directory"})
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +120,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             and all(roots[name].access == known[name].access for name in roots)
         )
         return View(
-            files=Files(roots, lowered),
+            files=self.files.narrowed(roots, lowered),
             limits=lowered,
             execute=self.execute and execute,
             whole=self.whole and same,
@@ -123,18 +155,24 @@ class _Local(Sandbox):
         execute: bool = True,
         limits: SandboxLimits | None = None,
     ) -> Sandbox:
-        if limits is not None:
+        if (limits := checked_limits(limits)) is not None:
             self._origin.refuse_limits(limits)
         view = self._view.narrowed(
             read_only=read_only, path=path, paths=paths, execute=execute, limits=limits
         )
         return _Scope(self._origin, view, self.capabilities)
 
-    async def read(self, path: str, *, context: Interruptible | None = None) -> str:
-        return await self._look(self._view.files.read, path, context)
+    async def read(
+        self, path: str, *, context: Interruptible | None = None, offset: int = 0, limit: int | None = None
+    ) -> str:
+        return await self._look(lambda given: self._view.files.read(given, offset, limit), path, context)
 
-    async def read_bytes(self, path: str, *, context: Interruptible | None = None) -> bytes:
-        return await self._look(self._view.files.read_bytes, path, context)
+    async def read_bytes(
+        self, path: str, *, context: Interruptible | None = None, offset: int = 0, limit: int | None = None
+    ) -> bytes:
+        return await self._look(
+            lambda given: self._view.files.read_bytes(given, offset, limit), path, context
+        )
 
     async def stat(self, path: str, *, context: Interruptible | None = None) -> FileInfo:
         return await self._look(self._view.files.stat, path, context)
@@ -153,6 +191,46 @@ class _Local(Sandbox):
     ) -> None:
         await self._change(self._view.files.replace, (path, old_text, new_text), context)
 
+    async def delete(self, path: str, *, context: Interruptible | None = None) -> None:
+        await self._change(self._view.files.delete, (path,), context)
+
+    async def move(self, path: str, target: str, *, context: Interruptible | None = None) -> None:
+        await self._change(self._view.files.move, (path, target), context)
+
+    async def make_directory(self, path: str, *, context: Interruptible | None = None) -> None:
+        await self._change(self._view.files.make_directory, (path,), context)
+
+    async def glob(
+        self,
+        pattern: str,
+        *,
+        path: str = ".",
+        hidden: bool = False,
+        limit: int | None = None,
+        context: Interruptible | None = None,
+    ) -> Found[str]:
+        files = self._view.files
+        return await self._search(
+            lambda watch: find_paths(files, pattern, path, hidden=hidden, limit=limit, watch=watch), context
+        )
+
+    async def grep(
+        self,
+        pattern: str,
+        *,
+        path: str = ".",
+        glob: str | None = None,
+        hidden: bool = False,
+        limit: int | None = None,
+        context: Interruptible | None = None,
+    ) -> Found[Match]:
+        files = self._view.files
+
+        def search(watch: Watch) -> Found[Match]:
+            return find_lines(files, pattern, path, glob=glob, hidden=hidden, limit=limit, watch=watch)
+
+        return await self._search(search, context)
+
     async def execute_program(
         self,
         command: Sequence[str],
@@ -166,27 +244,14 @@ class _Local(Sandbox):
         cwd: str | None = None,
     ) -> Execution:
         origin = self._origin
-        origin.check_open()
-        if not self._view.execute:
-            raise CapabilityError("this scope does not run programs")
-        if not self._view.whole and not origin.confines_processes:
-            raise CapabilityError(
-                f"{type(origin).__name__} cannot keep a program inside a scope, so a narrower scope runs none"
-            )
-        arguments = arguments_of(command)
+        arguments, variables = self._checked(command, environment, inherit=inherit_environment)
         check_bounds(timeout, max_output_bytes)
-        inherited = os.environ if inherit_environment else None
-        variables = environment_of(inherited, origin.policy.environment, environment)
         limits = self._view.limits
         if limits.wall_seconds is not None:
             timeout = limits.wall_seconds if timeout is None else min(timeout, limits.wall_seconds)
         if limits.output_bytes is not None:
             max_output_bytes = min(max_output_bytes, limits.output_bytes)
-        attributes = {
-            "littleghost.sandbox": type(origin).__name__,
-            "process.executable.name": os.path.basename(arguments[0]) or "?",
-        }
-        with span("sandbox.execute", attributes) as recorded, ExitStack() as release:
+        with span("sandbox.execute", _attributes(origin, arguments)) as recorded, ExitStack() as release:
             try:
                 program = origin.program(
                     self._view, arguments, variables, "." if cwd is None else cwd, release
@@ -205,11 +270,74 @@ class _Local(Sandbox):
                 recorded.set("littleghost.sandbox.timed_out", execution.timed_out)
             return execution
 
+    async def start_program(
+        self,
+        command: Sequence[str],
+        *,
+        context: Interruptible | None = None,
+        environment: Mapping[str, str] | None = None,
+        inherit_environment: bool = False,
+        cwd: str | None = None,
+    ) -> Process:
+        origin = self._origin
+        arguments, variables = self._checked(command, environment, inherit=inherit_environment)
+        with span("sandbox.start_program", _attributes(origin, arguments)), ExitStack() as release:
+            try:
+                program = origin.program(
+                    self._view, arguments, variables, "." if cwd is None else cwd, release, lasting=True
+                )
+                return await origin.launcher.start_process(
+                    program,
+                    timeout=self._view.limits.wall_seconds,
+                    context=context,
+                    result=lambda execution: origin.translated(execution, program, arguments),
+                    release=release,
+                )
+            except LittleGhostError:
+                raise
+            except OSError as error:
+                raise ToolError(f"the command could not be started: {error.strerror}") from error
+
+    def _checked(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, *, inherit: bool
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the arguments and the environment of a command that may be run here."""
+        origin = self._origin
+        origin.check_open()
+        if not self._view.execute:
+            raise CapabilityError("this scope does not run programs")
+        if not self._view.whole and not origin.confines_processes:
+            raise CapabilityError(
+                f"{type(origin).__name__} cannot keep a program inside a scope, so a narrower scope runs none"
+            )
+        inherited = os.environ if inherit else None
+        return arguments_of(command), environment_of(inherited, origin.policy.environment, environment)
+
     async def _look(self, operation: Callable[[str], T], path: str, context: Interruptible | None) -> T:
         self._origin.check_open()
         if context is not None:
             context.check()
         return await asyncio.get_running_loop().run_in_executor(None, operation, path)
+
+    async def _search(self, operation: Callable[[Watch], T], context: Interruptible | None) -> T:
+        """Do a search in a thread. Nothing of it goes on after this has returned or raised, or after `close`."""
+        self._origin.check_open()
+        if context is not None:
+            context.check()
+        watch = Watch(context, self._view.limits.search_seconds)
+        remove = None if context is None else context.cancellation.add_callback(watch.stop)
+        self._origin.searches.add(watch)
+        work = asyncio.get_running_loop().run_in_executor(None, operation, watch)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            watch.stop()
+            await _heard(work)
+            raise
+        finally:
+            self._origin.searches.discard(watch)
+            if remove is not None:
+                remove()
 
     async def _change(
         self, operation: Callable[..., None], arguments: tuple[Any, ...], context: Interruptible | None
@@ -231,8 +359,15 @@ class _Local(Sandbox):
             await asyncio.shield(work)
         except asyncio.CancelledError:
             abandoned.set()
-            await settled(work)
+            await _heard(work)
             raise
+
+
+async def _heard(work: asyncio.Future[Any]) -> None:
+    """Wait until ``work`` is done, and take note of its error, so that asyncio does not complain of one that nobody asked for."""
+    await settled(work)
+    if work.done() and not work.cancelled():
+        work.exception()
 
 
 class LocalSandbox(_Local):
@@ -258,15 +393,24 @@ class LocalSandbox(_Local):
             below = path.is_relative_to(self.workspace.root)
             access: Access = self._policy.paths.get(name) or (self._root_access if below else "read_only")
             roots[name] = Root(self.workspace, name, access)
-        self._view = View(files=Files(roots, self._limits), limits=self._limits)
+        files = Files(
+            roots,
+            self._limits,
+            git=self._policy.git or "read_only",
+            hard_links=self._policy.hard_links != "refuse",
+        )
+        self._view = View(files=files, limits=self._limits)
+        self.searches: set[Watch] = set()
         self._origin = self
         self._state = "new"
         self._opening = asyncio.Lock()
         self._launcher: Launcher | None = None
         if any(root.access == "read_write" for root in roots.values()):
-            self.capabilities = _FILE_CAPABILITIES | {"write"}
+            self.capabilities = _FILE_CAPABILITIES | _WRITE_CAPABILITIES
         else:
             self.capabilities = _FILE_CAPABILITIES
+        if files.git == "read_write":
+            self.capabilities -= {"git_read_only"}
 
     @property
     def launcher(self) -> Launcher:
@@ -286,7 +430,11 @@ class LocalSandbox(_Local):
     def check_open(self) -> None:
         """Raise `ToolError` unless the sandbox is open."""
         if self._state != "open":
-            raise ToolError("the sandbox is closed" if self._state == "closed" else "the sandbox is not open")
+            raise ToolError(
+                "the sandbox is closed"
+                if self._state == "closed"
+                else "the sandbox is not open; open it with: async with sandbox"
+            )
 
     async def open(self, run: object = None) -> Self:
         async with self._opening:
@@ -296,7 +444,9 @@ class LocalSandbox(_Local):
             await self.workspace.open()
             launcher = Launcher(type(self).__name__)
             try:
-                self._check_nesting()
+                refuse_nesting(
+                    self.workspace, {name: root.access for name, root in self._view.files.roots.items()}
+                )
                 if "execute" in self.capabilities:
                     launcher.start()
                 await self.prepare(launcher)
@@ -305,6 +455,12 @@ class LocalSandbox(_Local):
                 await self.workspace.close()
                 raise
             self._launcher, self._state = launcher, "open"
+            try:
+                await self._try_limits(launcher)
+            except BaseException:
+                self._state = "new"
+                await self._end()
+                raise
         return self
 
     async def close(self) -> None:
@@ -312,13 +468,18 @@ class LocalSandbox(_Local):
             if self._state != "open":
                 return
             self._state = "closed"
-            try:
-                if self._launcher is not None:
-                    await self._launcher.close()
-                await self.release()
-            finally:
-                self._launcher = None
-                await self.workspace.close()
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            for search in list(self.searches):
+                search.stop()
+            await self.release()
+            if self._launcher is not None:
+                await self._launcher.close()
+        finally:
+            self._launcher = None
+            await self.workspace.close()
 
     @abstractmethod
     async def check_supported(self) -> None:
@@ -342,32 +503,64 @@ class LocalSandbox(_Local):
         environment: dict[str, str],
         cwd: str,
         release: ExitStack,
+        *,
+        lasting: bool = False,
     ) -> Program:
-        """Return what to start so that ``arguments`` run in ``view``; descriptors are closed through ``release``."""
+        """Return what to start so that ``arguments`` run in ``view``.
+
+        Descriptors are closed through ``release``. With ``lasting`` it is a program that is talked to, so that its output is nobody
+        else's for a moment.
+        """
 
     def translated(self, execution: Execution, program: Program, arguments: tuple[str, ...]) -> Execution:
         """Return ``execution`` as the command's own, where something of the backend's shows in it."""
         return execution
 
+    def files_stated(self, view: View) -> tuple[str, ...]:
+        """Return what is in force for the file methods."""
+        files = view.files
+        return (
+            "file methods stay inside the workspace",
+            *(
+                ("file methods change nothing named .git, nor what is below",)
+                if files.git == "read_only"
+                else ()
+            ),
+            *(() if files.hard_links else ("file methods read no file that has more than one name",)),
+        )
+
     def refuse_limits(self, limits: SandboxLimits) -> None:
         """Raise `CapabilityError` where a limit is set that the backend does not enforce."""
         for name in self._unenforced_limits:
             if getattr(limits, name) is not None:
-                raise CapabilityError(
-                    f"{type(self).__name__} cannot enforce the limit {name} in this version", limit=name
-                )
+                raise self._not_enforced(name, "in this version")
+        refused = self.restraints(limits).refused
+        if refused is not None:
+            raise self._not_enforced(refused[0], f"here: {refused[1]}")
 
-    def _check_nesting(self) -> None:
-        """Refuse a read-only directory inside a read-write one: it could be written through the outer one."""
-        roots = self._view.files.roots
-        real = {name: os.path.realpath(self.workspace.directory(name).path) for name in roots}
-        for outer, root in roots.items():
-            for inner, other in roots.items():
-                inside = os.path.commonpath([real[outer], real[inner]]) == real[outer]
-                if inside and root.access == "read_write" and other.access == "read_only":
-                    raise CapabilityError(
-                        f"the path {inner or 'root'!r} cannot be read-only inside {outer or 'root'!r}, which is read-write"
-                    )
+    def restraints(self, limits: SandboxLimits) -> Restraints:
+        """Return how ``limits`` bind programs."""
+        return restraints_of(limits, namespaced=self.confines_processes)
+
+    def _not_enforced(self, name: str, why: str) -> CapabilityError:
+        return CapabilityError(f"{type(self).__name__} cannot enforce the limit {name} {why}", limit=name)
+
+    async def _try_limits(self, launcher: Launcher) -> None:
+        """See that a program starts under the limits, and that they can be put in force."""
+        names = self.restraints(self.limits).names
+        if not names:
+            return
+        with ExitStack() as release:
+            arguments = ("true",)
+            program = self.program(self.view, arguments, {}, ".", release)
+            done = self.translated(await launcher.run(program, timeout=30), program, arguments)
+        if not done.success:
+            why = done.error or f"it ended with {done.exit_code} {done.stderr.strip()}"
+            raise CapabilityError(
+                f"{type(self).__name__} cannot run a program under the limits {', '.join(sorted(names))}: {why}",
+                limit=min(names),
+            )
+        self.capabilities |= {_WORDS[name] for name in names}
 
 
 class _Scope(_Local):
@@ -377,9 +570,9 @@ class _Scope(_Local):
         super().__init__(origin.workspace, policy=origin.policy)
         self._origin, self._view = origin, view
         if all(root.access == "read_only" for root in view.files.roots.values()):
-            capabilities -= {"write"}
+            capabilities -= _WRITE_CAPABILITIES
         if not view.execute or not (view.whole or origin.confines_processes):
-            capabilities -= {"execute"}
+            capabilities -= {"execute", "start_program"}
         self.capabilities = capabilities
 
     @property
@@ -392,3 +585,9 @@ class _Scope(_Local):
 
     async def close(self) -> None:
         return None
+
+
+def _attributes(origin: LocalSandbox, arguments: tuple[str, ...]) -> dict[str, str]:
+    """Return what a span tells of a command."""
+    name = os.path.basename(arguments[0]) or "?"
+    return {"littleghost.sandbox": type(origin).__name__, "process.executable.name": name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -29,6 +29,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         root_filesystem: What processes see outside the workspace: ``isolated`` (system programs and libraries only, read-only),
             ``read_only`` (the host's files, read-only) or ``host`` (the host's, as they are).
         environment: Variables that every command gets. Their values are kept out of ``repr``.
+        git: Access of the file methods to what is named ``.git``, and to everything below; read-only where nothing is asked for. With the
+            capability ``git_read_only_processes`` it is also that of programs, to the one at the top of the root and of each named path.
+            What is in there (``config``, ``hooks``) decides what runs when somebody uses Git on the workspace later, outside the sandbox.
+        hard_links: Whether the file methods ``read`` a file that has more than one name, one of which could be outside the workspace, or
+            ``refuse`` it. They read it where nothing is asked for, for package caches and Git make such files too. It is a guess: a file
+            whose other name is gone again passes.
     """
 
     root: Access | None = None
@@ -36,8 +42,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     network: Literal["none", "inherit"] | None = None
     root_filesystem: Literal["isolated", "read_only", "host"] | None = None
     environment: dict[str, str] = {}
+    git: Access | None = None
+    hard_links: Literal["read", "refuse"] | None = None
 
     def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in choices:
+                raise PolicyError(f"policy.{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
         # A Struct's constructor does not look at types; a policy that is not understood must not be taken for one that is.
         try:
             msgspec.convert(
@@ -79,6 +91,17 @@ class _Shape(msgspec.Struct, forbid_unknown_fields=True):
     network: Literal["none", "inherit"] | None
     root_filesystem: Literal["isolated", "read_only", "host"] | None
     environment: dict[str, str]
+    git: Access | None
+    hard_links: Literal["read", "refuse"] | None
+
+
+_CHOICES = {
+    "root": get_args(Access),
+    "network": ("none", "inherit"),
+    "root_filesystem": ("isolated", "read_only", "host"),
+    "git": get_args(Access),
+    "hard_links": ("read", "refuse"),
+}
 
 
 class EffectivePolicy(msgspec.Struct, frozen=True, kw_only=True):

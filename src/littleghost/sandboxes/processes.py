@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import msgspec
@@ -39,7 +39,12 @@ from littleghost.errors import (
     ToolError,
     ToolValueError,
 )
+from littleghost.sandboxes.captures import Capture
+from littleghost.sandboxes.commands import TICK, Command
 from littleghost.sandboxes.contract import Execution
+from littleghost.sandboxes.prestarted import Waiting
+from littleghost.sandboxes.sources import source_of
+from littleghost.sandboxes.streaming import StreamedProcess
 from littleghost.workspace import shown
 
 __all__ = [
@@ -56,11 +61,8 @@ __all__ = [
 DEFAULT_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where a program is looked for when its environment has no ``PATH``."""
 
-_CHUNK = 1 << 18
-_MARKER_ROOM = 48
+_BROKEN = 1.0  # seconds
 _GRACE = 20.0  # the keeper itself gives up after ten seconds
-_TICK = 1.0  # how often a command's keeper is looked at
-_DRAIN = 1 << 20  # what a pipe may hold
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         directory: A descriptor of the directory to start in.
         descriptors: More descriptors, which become 10, 11, … in the program.
         status: One of them, in which the program tells its caller how it went.
+        depth: How many processes below the one that is started the command itself is.
+        restraints: The limits on it, as `supervisor.Groups` reads them.
+        waiting: The namespace that it is to start in, which has the job already; most of the rest does not matter then.
     """
 
     arguments: tuple[str, ...]
@@ -83,14 +88,21 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     directory: int | None = None
     descriptors: tuple[int, ...] = ()
     status: int | None = None
+    depth: int = 0
+    restraints: tuple[str, ...] = ()
+    waiting: Waiting | None = None
 
     def encoded(self) -> bytes:
         """Return the job as the supervisor reads it."""
         arguments = [os.fsencode(part) for part in self.arguments]
         pairs = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in self.environment.items()]
         search = [os.fsencode(part) for part in self.search]
-        counts = [int(self.directory is not None), len(arguments), len(pairs), len(search)]
-        fields = b"\0".join([*(b"%d" % count for count in counts), *arguments, *pairs, *search])
+        restraints = [os.fsencode(part) for part in self.restraints]
+        parts = (arguments, pairs, search, restraints)
+        counts = [int(self.directory is not None), self.depth, *(len(part) for part in parts)]
+        fields = b"\0".join(
+            [*(b"%d" % count for count in counts), *(field for part in parts for field in part)]
+        )
         return len(fields).to_bytes(8, "little") + fields
 
 
@@ -150,209 +162,39 @@ def _check_text(text: str, what: str) -> None:
         raise ToolValueError(f"{what} must be valid Unicode") from error
 
 
-class _Capture:
-    """The beginning and the end of a stream, in bounded memory."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self._tail: bytearray | None = None
-        room = limit - _MARKER_ROOM if limit >= 2 * _MARKER_ROOM else limit
-        self._head_size = room // 2
-        self._tail_size = room - self._head_size
-        self._total = 0
-
-    def add(self, data: bytes) -> None:
-        self._total += len(data)
-        if self._tail is None:
-            self._kept += data
-            if len(self._kept) <= self._limit:
-                return
-            self._tail = self._kept[self._head_size :]
-            del self._kept[self._head_size :]
-        else:
-            self._tail += data
-        if len(self._tail) > 2 * self._tail_size + _CHUNK:
-            del self._tail[: len(self._tail) - self._tail_size]
-
-    def finish(self) -> tuple[str, int]:
-        """Return the text, and how many bytes were left out of it."""
-        if self._tail is None:
-            return self._kept.decode("utf-8", "replace"), 0
-        head, tail = bytes(self._kept), bytes(self._tail[len(self._tail) - self._tail_size :])
-        head, tail = _whole_end(head), _whole_start(tail)
-        omitted = self._total - len(head) - len(tail)
-        marker = f"\n[… {omitted:,} bytes left out …]\n"
-        return head.decode("utf-8", "replace") + marker + tail.decode("utf-8", "replace"), omitted
-
-
-def _whole_end(data: bytes) -> bytes:
-    """Return ``data`` without a character that the cut left unfinished."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        size = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return data[:-back] if size > back else data
-    return data
-
-
-def _whole_start(data: bytes) -> bytes:
-    """Return ``data`` without the rest of a character whose start was cut off."""
-    start = 0
-    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    return data[start:]
-
-
-class _Command:
-    """One running command, seen from the application. It belongs to one event loop."""
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        streams: tuple[int, int],
-        max_output_bytes: int,
-        attend: Callable[[_Command], None],
-    ) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.connection = connection
-        self.began = time.monotonic()
-        self.ended: float | None = None
-        self.keeper: int | None = None
-        self.supervisor: int | None = None
-        self.nudged = False
-        self.finished: asyncio.Future[None] = self.loop.create_future()
-        self.drained: asyncio.Future[None] = self.loop.create_future()
-        self.captures = (_Capture(max_output_bytes), _Capture(max_output_bytes))
-        self.reason: str | None = None
-        self.pid: int | None = None
-        self.code: int | None = None
-        self.failure: int | None = None
-        self.state = "running"
-        self._said = b""
-        self._open = dict(zip(streams, self.captures, strict=True))
-        for descriptor in streams:
-            self.loop.add_reader(descriptor, self._read, descriptor)
-        self.loop.add_reader(connection.fileno(), self._listen)
-        self._attend = attend
-        self._timer = self.loop.call_later(_TICK, self._tick)
-
-    def _tick(self) -> None:
-        self._attend(self)
-        if self.state == "running":
-            self._timer = self.loop.call_later(_TICK, self._tick)
-
-    def give_up(self, state: str) -> None:
-        """Wait for the keeper no longer."""
-        if self.state == "running":
-            self.state = state
-            self._finish()
-
-    def _finish(self) -> None:
-        self.loop.remove_reader(self.connection.fileno())
-        if not self.finished.done():
-            self.finished.set_result(None)
-
-    def end(self, reason: str) -> None:
-        """Have everything killed, for ``reason``; the first one counts, and none after the command's own end."""
-        if self.reason is None and self.code is None and self.state == "running":
-            self.reason = reason
-        if self.state == "running":
-            self.ended = self.ended or time.monotonic()
-            with suppress(OSError):
-                self.connection.shutdown(
-                    socket.SHUT_WR
-                )  # whatever the keeper is at, the end of its life line ends it
-
-    def end_threadsafe(self, reason: str) -> None:
-        """Do the same from any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and the connection with it
-            self.loop.call_soon_threadsafe(self.end, reason)
-
-    def _read(self, descriptor: int) -> None:
-        try:
-            data = os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._open[descriptor].add(data)
-            return
-        self._shut(descriptor)
-        if not self._open and not self.drained.done():
-            self.drained.set_result(None)
-
-    def _shut(self, descriptor: int) -> None:
-        if self._open.pop(descriptor, None) is not None:
-            self.loop.remove_reader(descriptor)
-            os.close(descriptor)
-
-    def _listen(self) -> None:
-        try:
-            data = self.connection.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self._said += data
-        *lines, self._said = self._said.split(b"\n")
-        for line in lines:
-            kind, value = line[:1], int(line[1:] or b"0")
-            if kind == b"K":
-                self.keeper = value
-            elif kind == b"S":
-                self.pid = value
-            elif kind == b"E":
-                self.failure = value
-            elif kind == b"X":
-                self.code = value if self.code is None else self.code
-                self.ended = self.ended or time.monotonic()
-            elif kind in b"DL":
-                self.state = "done" if kind == b"D" else "left"
-        if not data and self.state == "running":
-            self.state = "lost"
-        if self.state != "running":
-            self._finish()
-
-    def close(self) -> None:
-        """Release everything; a keeper that is still there kills its tree because of it."""
-        self._timer.cancel()
-        for descriptor in list(self._open):
-            room = (
-                _DRAIN if self.state == "done" else 1
-            )  # someone may be writing without end, and the loop waits here
-            with suppress(OSError):
-                while room > 0 and (data := os.read(descriptor, _CHUNK)):
-                    self._open[descriptor].add(data)
-                    room -= len(data)
-            self._shut(descriptor)
-        if self.connection.fileno() >= 0:
-            self.loop.remove_reader(self.connection.fileno())
-            self.connection.close()
-
-
 class Launcher:
     """Starts commands, through a supervisor process of its own.
 
     Args:
         name: What starts them, for errors.
+        environment: Variables of the supervisor, which no command gets. A probe looks for them where none may be.
+
+    Attributes:
+        alone: Whether this is the first process of a namespace that has nothing but commands beside it, so that what the loss of a
+            supervisor leaves can be killed by killing all.
     """
 
-    def __init__(self, name: str = "sandbox") -> None:
-        self._name = name
+    alone = False
+
+    def __init__(self, name: str = "sandbox", *, environment: Mapping[str, str] | None = None) -> None:
+        self._name, self._environment = name, dict(environment or {})
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._pid: int | None = None
         self._owner = os.getpid()
-        self._commands: set[_Command] = set()
+        self._commands: set[Command] = set()
+        self._broken: float | None = None  # since when nothing can be sent to the supervisor, which is ending
         self._closed = False
 
     @property
     def supervisor(self) -> int | None:
         """The supervisor's pid, where there is one."""
         return self._pid
+
+    @property
+    def running(self) -> int:
+        """How many commands run."""
+        return len(self._commands)
 
     def start(self) -> None:
         """Start the supervisor, unless it runs.
@@ -368,10 +210,16 @@ class Launcher:
             if self._closed:
                 raise ToolError("the sandbox is closed")
             if self._pid is not None and not _has_ended(self._pid):
+                if self._broken is not None and time.monotonic() - self._broken > _BROKEN:
+                    with suppress(OSError):
+                        os.kill(self._pid, signal.SIGKILL)
                 return
+            self._broken = None
             if self._control is not None:
                 self._control.close()
-            self._control, self._pid = _start_supervisor()
+            if self.alone and self._pid is not None:
+                _kill_all()
+            self._control, self._pid = _start_supervisor(self._environment)
 
     async def run(
         self,
@@ -388,21 +236,12 @@ class Launcher:
         check_bounds(timeout, max_output_bytes)
         self.start()
         started = time.perf_counter()
-        command, job = await self._hand_over(program, input, max_output_bytes)
+        captures = (Capture(max_output_bytes), Capture(max_output_bytes))
+        command, job, _ = await self._hand_over(program, _input(input), captures)
         self._commands.add(command)
-        releases: list[Callable[[], Any]] = []
+        releases = ExitStack()
         try:
-            if self._closed:
-                command.end("closed")
-            if timeout is not None:
-                releases.append(command.loop.call_later(timeout, command.end, "timeout").cancel)
-            if context is not None:
-                if context.deadline is not None:
-                    timer = command.loop.call_later(context.deadline.remaining(), command.end, "deadline")
-                    releases.append(timer.cancel)
-                releases.append(
-                    context.cancellation.add_callback(lambda: command.end_threadsafe("cancelled"))
-                )
+            self._bind(command, releases, timeout, context)
             with suppress(BrokenPipeError, ConnectionResetError):
                 await command.loop.sock_sendall(command.connection, job)
             await self._ended(command)
@@ -416,36 +255,124 @@ class Launcher:
             ending.cancel()
             raise
         finally:
-            for release in releases:
-                release()
+            releases.close()
             self._commands.discard(command)
             command.close()
-        return self._result(program, command, timeout, time.perf_counter() - started, context)
+        duration = time.perf_counter() - started
+        return self._result(program, command, timeout, duration, context, captures)
+
+    async def start_process(
+        self,
+        program: Program,
+        *,
+        timeout: float | None,
+        context: Interruptible | None,
+        result: Callable[[Execution], Execution],
+        release: ExitStack,
+    ) -> StreamedProcess:
+        """Start a program that its caller talks to; see `Sandbox.start_program`.
+
+        Args:
+            program: What to start.
+            timeout: Seconds after which it is killed.
+            context: Whose cancellation and deadline kill it.
+            result: Puts how it went into the backend's words.
+            release: Closed when it is over.
+        """
+        if context is not None:
+            context.check()
+        self.start()
+        started = time.perf_counter()
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        try:
+            command, job, outputs = await self._hand_over(program, reading, None)
+        except BaseException:
+            os.close(writing)
+            raise
+        self._commands.add(command)
+        releases = release.pop_all()
+
+        def outcome() -> Execution:
+            duration = time.perf_counter() - started
+            execution = self._result(program, command, timeout, duration, context)
+            if execution.exit_code is None:  # it was killed, whatever for
+                execution = msgspec.structs.replace(execution, exit_code=128 + signal.SIGKILL)
+            return result(execution)
+
+        async def over(command: Command) -> None:
+            try:
+                await self._ended(command)
+            finally:
+                self._commands.discard(command)
+
+        process = StreamedProcess(command, (writing, *outputs), over, outcome, releases)
+        try:
+            self._bind(command, releases, timeout, context)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                await command.loop.sock_sendall(command.connection, job)
+            await process.begun()
+        except BaseException:
+            await process.close()
+            raise
+        return process
+
+    def _bind(
+        self, command: Command, releases: ExitStack, timeout: float | None, context: Interruptible | None
+    ) -> None:
+        """Have the command end with the sandbox, the time and the caller it was given; ``releases`` undoes it."""
+        if self._closed:
+            command.end("closed")
+        if timeout is not None:
+            releases.callback(command.loop.call_later(timeout, command.end, "timeout").cancel)
+        if context is not None:
+            if context.deadline is not None:
+                timer = command.loop.call_later(context.deadline.remaining(), command.end, "deadline")
+                releases.callback(timer.cancel)
+            releases.callback(context.cancellation.add_callback(lambda: command.end_threadsafe("cancelled")))
 
     async def _hand_over(
-        self, program: Program, input: str | bytes | None, max_output_bytes: int
-    ) -> tuple[_Command, bytes]:
-        job = program.encoded()
-        theirs: list[int] = []
+        self, program: Program, stdin: int, captures: tuple[Capture, Capture] | None
+    ) -> tuple[Command, bytes, tuple[int, int]]:
+        """Give a keeper its descriptors; return the command, the job to send it, and the ends of its output streams.
+
+        Args:
+            program: What is to run.
+            stdin: Its standard input; it is closed here.
+            captures: What to keep of its streams; without, the caller reads and closes them.
+        """
+        theirs = [stdin]
         mine: list[int] = []
         connection: socket.socket | None = None
         try:
-            stdin = _input(input)
-            theirs.append(stdin)
+            job = b"" if program.waiting is not None else program.encoded()
             for _ in range(2):
                 reading, writing = os.pipe()
                 os.set_blocking(reading, False)
                 mine.append(reading)
                 theirs.append(writing)
-            connection, far = socket.socketpair()
-            connection.setblocking(False)
-            theirs.insert(0, far.detach())
-            extra = ([] if program.directory is None else [program.directory]) + list(program.descriptors)
-            while not self._send([*theirs, *extra]):
-                await asyncio.sleep(0.002)
-            command = _Command(connection, (mine[0], mine[1]), max_output_bytes, self._attend)
-            command.supervisor = self._pid
-            return command, job
+            if program.waiting is not None:
+                connection, supervisor = program.waiting.keeper(), program.waiting.supervisor
+            else:
+                connection, far = _line()
+                theirs.insert(0, far)
+                extra = ([] if program.directory is None else [program.directory]) + list(program.descriptors)
+                while not self._send([*theirs, *extra]):
+                    await asyncio.sleep(0.002)
+                    self.start()
+                supervisor = self._pid
+            kept = None if captures is None else dict(zip(mine, captures, strict=True))
+            command = Command(connection, self._attend, kept)
+            command.supervisor = supervisor
+            if program.waiting is not None:  # last, for from here on both want the processor
+                try:
+                    program.waiting.give(theirs)
+                except BaseException:
+                    command.close()
+                    if captures is not None:
+                        mine.clear()  # the command closed them
+                    raise
+            return command, job, (mine[0], mine[1])
         except BaseException:
             for descriptor in mine:
                 os.close(descriptor)
@@ -456,6 +383,25 @@ class Launcher:
             for descriptor in theirs:
                 os.close(descriptor)
 
+    def prestart(self, program: Program, line: socket.socket) -> Waiting | None:
+        """Start a program that waits for a command at the other end of ``line``; `None` where that cannot be done now."""
+        self.start()
+        connection, far = _line()
+        messages = os.memfd_create("messages", os.MFD_CLOEXEC)
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if self._send([far, nothing, nothing, messages, *program.descriptors]):
+                connection.sendall(program.encoded())
+                return Waiting(connection, line, messages, self._pid)
+        except OSError:
+            pass
+        finally:
+            os.close(far)
+            os.close(nothing)
+        connection.close()
+        os.close(messages)
+        return None
+
     def _send(self, descriptors: list[int]) -> bool:
         with self._lock:
             if self._control is None:
@@ -465,21 +411,23 @@ class Launcher:
             except BlockingIOError:
                 return False
             except OSError as error:
-                if error.errno == errno.ETOOMANYREFS:
-                    return False
-                raise
+                if error.errno in (errno.EPIPE, errno.ECONNRESET):
+                    self._broken = self._broken or time.monotonic()
+                elif error.errno != errno.ETOOMANYREFS:
+                    raise
+                return False
             return True
 
-    def _attend(self, command: _Command) -> None:
+    def _attend(self, command: Command) -> None:
         """Go on without a keeper or supervisor that does not react: a program of the same user can stop it."""
         now = time.monotonic()
         if command.keeper is not None:
             since = 0.0 if command.ended is None else now - command.ended
             if since > _GRACE:
                 command.give_up("left")
-            elif since > 0.75 * _GRACE or (since > 0.5 * _TICK and _status(command.keeper)[0] in _STOPPED):
+            elif since > 0.75 * _GRACE or (since > 0.5 * TICK and _status(command.keeper)[0] in _STOPPED):
                 _kill(command.keeper, session=command.supervisor)  # the supervisor sweeps up after it
-        elif command.supervisor is not None and now - command.began > 1.5 * _TICK:
+        elif command.supervisor is not None and now - command.began > 1.5 * TICK:
             supervisor = command.supervisor
             keepers = [pid for pid, own in _children(supervisor) if own]
             stuck = [pid for pid in keepers if _status(pid)[0] in _STOPPED]
@@ -494,17 +442,19 @@ class Launcher:
             with suppress(OSError):
                 os.kill(supervisor, signal.SIGCONT)
 
-    async def _ended(self, command: _Command) -> None:
+    async def _ended(self, command: Command) -> None:
         await asyncio.shield(command.finished)
         if command.state == "lost":
             await self._clear_up_after(command)
 
-    async def _clear_up_after(self, command: _Command) -> None:
+    async def _clear_up_after(self, command: Command) -> None:
         """The keeper was killed, so its orphans are the supervisor's: wait until it has killed them, and kill what is known."""
         if command.pid is not None:
             with suppress(OSError):
                 os.killpg(command.pid, signal.SIGKILL)
         supervisor = command.supervisor
+        if self.alone and supervisor == self._pid and supervisor is not None and _has_ended(supervisor):
+            await asyncio.to_thread(_kill_all)
         end = time.monotonic() + 0.75 * _GRACE
         while supervisor is not None and any(not own for _, own in _children(supervisor)):
             if time.monotonic() > end:
@@ -518,10 +468,11 @@ class Launcher:
     def _result(
         self,
         program: Program,
-        command: _Command,
+        command: Command,
         timeout: float | None,
         duration: float,
         context: Interruptible | None,
+        captures: Sequence[Capture] = (),
     ) -> Execution:
         if command.reason == "deadline":
             seconds = (
@@ -533,7 +484,7 @@ class Launcher:
         if command.state == "left":
             raise CleanupError("some processes of the command could not be killed", pid=command.pid)
         (stdout, stdout_omitted), (stderr, stderr_omitted) = (
-            capture.finish() for capture in command.captures
+            (capture.finish() for capture in captures) if captures else (("", 0), ("", 0))
         )
         code, error = command.code, None
         if command.reason == "timeout":
@@ -543,6 +494,12 @@ class Launcher:
         elif command.failure is not None:
             code = 127 if command.failure in (errno.ENOENT, errno.ENOTDIR) else 126
             error = not_started(program.name or program.arguments[0], code, os.strerror(command.failure))
+        elif command.unbound:
+            error = "the limits of the command could not be put in force"
+        elif command.reason == "cpu" or command.code == 128 + signal.SIGXCPU:
+            code, error = 128 + signal.SIGXCPU, "ended because it used up its CPU time"
+        elif command.starved and command.code == 128 + signal.SIGKILL:
+            error = "killed because it used up its memory"
         elif command.code is None:
             error = "the process that watches over the command was killed"
         return Execution(
@@ -561,6 +518,9 @@ class Launcher:
         with self._lock:
             self._closed = True
         for command in list(self._commands):
+            if command.loop.is_closed():  # and nobody of it is left to hear of anything
+                command.abandon()
+                self._commands.discard(command)
             command.end_threadsafe("closed")
         end = time.monotonic() + _GRACE
         while self._commands and time.monotonic() < end:
@@ -581,22 +541,18 @@ class Launcher:
                 _has_ended(self._pid)
 
 
-def _supervisor_source() -> str | None:
-    """Return the supervisor's program. It is read once: an agent that can write the file later writes what runs on the host."""
-    try:
-        with open(
-            os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py"), encoding="utf-8"
-        ) as file:
-            return file.read()
-    except OSError:
-        return None
+def _line() -> tuple[socket.socket, int]:
+    """Return the two ends of the line between a command and its keeper; the application's does not block."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    return near, far.detach()
 
 
-_SUPERVISOR = _supervisor_source()
+_SUPERVISOR = source_of("littleghost.sandboxes.supervisor")
 _LOADER = "exec(open(4, encoding='utf-8').read())  # littleghost/sandboxes/supervisor.py"
 
 
-def _start_supervisor() -> tuple[socket.socket, int]:
+def _start_supervisor(environment: Mapping[str, str]) -> tuple[socket.socket, int]:
     if not sys.executable or _SUPERVISOR is None:
         raise CapabilityError("running programs needs a Python interpreter and the library's files on disk")
     import fcntl
@@ -621,7 +577,7 @@ def _start_supervisor() -> tuple[socket.socket, int]:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-B", "-c", _LOADER],
-            {name: os.environ[name] for name in keep if name in os.environ},
+            {**{name: os.environ[name] for name in keep if name in os.environ}, **environment},
             file_actions=actions,
             setsid=True,
             setsigmask=(),
@@ -640,9 +596,9 @@ def _start_supervisor() -> tuple[socket.socket, int]:
 
 def _input(data: str | bytes | None) -> int:
     """Return a descriptor that reads as ``data`` and then ends. It is a file, so nobody has to feed it."""
-    if data is None:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    if isinstance(data, str):
+    if data is None:  # /dev/null would be the host's, whose mode its owner can change
+        content = b""
+    elif isinstance(data, str):
         try:
             content = data.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -712,6 +668,20 @@ def _await_end(pid: int) -> None:
                 os.kill(pid, signal.SIGCONT)
         time.sleep(pause)
         pause = min(pause * 2, 0.02)
+
+
+def _kill_all() -> None:
+    """Kill all other processes that this one can signal, and reap them."""
+    end = time.monotonic() + 0.5 * _GRACE
+    while time.monotonic() < end:
+        with suppress(OSError):
+            os.kill(-1, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.005)
 
 
 _STOPPED = ("T", "t")  # by a signal, or by a tracer

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, c
 
 from msgspec import Struct, field
 
-from littleghost import telemetry, transcript
+from littleghost import data, telemetry, transcript
 from littleghost.content import Prepared
 from littleghost.errors import (
     ConfigurationError,
@@ -154,7 +154,9 @@ class SessionInfo(Struct, frozen=True, kw_only=True):
         revision: Its revision.
         created_at: When it was first written, seconds since the epoch.
         updated_at: When it was last written, seconds since the epoch.
-        size: How many bytes its messages, state and metadata have, as JSON.
+        size: How many bytes its messages, state and metadata have as they are stored: the JSON array of each commit's messages, its
+            brackets and commas included, and the JSON of state and metadata. So a session that was written in many commits has some bytes
+            more than the same one written in a single commit, as a copy of it is.
         metadata: Its metadata, where the store tells it in lists: a title can be shown without loading the session.
     """
 
@@ -273,7 +275,7 @@ class SessionStore(ABC):
     ==================== =============================================================================================
     ``revisions``        `Snapshot.revision` and `Commit.revision` are given, ``expected_revision`` is checked
     ``commit_ids``       ``commit_id`` is kept, and a repeated commit gets the first answer
-    ``anonymous_actor``  ``actor_id=None`` is a namespace of its own
+    ``anonymous_actor``  ``actor_id=None`` is a namespace of its own; without it, an empty actor may be refused too
     ``delete``           `delete`
     ``sessions``         `sessions` of one actor, by id
     ``sessions_by_time`` `sessions` also takes ``order``, ``since`` and ``until``
@@ -307,8 +309,8 @@ class SessionStore(ABC):
     async def load(self, id: str, *, actor_id: str | None = None) -> Snapshot | None:
         """Return the session, or ``None`` where there is none. A failed read is an error and never ``None``.
 
-        A store of your own may return a mapping instead, with ``messages`` (messages or their JSON forms) and, where there are
-        any, ``state``, ``metadata``, ``revision`` and ``count``.
+        A store of your own may return a mapping instead, with ``messages`` (a sequence of messages or their JSON forms) and, where there
+        are any, ``state``, ``metadata``, ``revision`` and ``count``. What else it holds is not looked at.
 
         Raises:
             CorruptSessionError: What is stored cannot be read.
@@ -384,7 +386,7 @@ class SessionStore(ABC):
         Fair, and cancellable while it waits.
 
         Raises:
-            SessionBusyError: Others held it for ``timeout`` seconds.
+            SessionBusyError: Others held it for ``timeout`` seconds; ``0`` does not wait, ``None`` waits for ever.
         """
         return self._hold((actor_id, id), id, timeout)
 
@@ -506,8 +508,7 @@ class SessionStore(ABC):
             ConflictError: There is another session ``id``.
             UnsupportedError: The store has no revisions, and so cannot make sure of that.
         """
-        if "revisions" not in self.capabilities:
-            raise self._cannot("restore")
+        self._need_revisions("restore")
         return await self.replace(
             id,
             messages=messages,
@@ -535,16 +536,19 @@ class SessionStore(ABC):
     async def fork(
         self, id: str, new_id: str, *, at: int | None = None, actor_id: str | None = None
     ) -> Commit:
-        """Start the session ``new_id`` with the first ``at`` messages of ``id``, its state and its metadata.
+        """Start the session ``new_id`` with the first ``at`` messages of ``id``, and with its state and its metadata as they are now.
 
-        Fewer messages are kept where ``at`` would part a call from its result.
+        Fewer messages are kept where ``at`` would part a call from its result. A store that names ``fork`` and has none of its own needs
+        ``revisions`` for this one.
 
         Raises:
             SessionNotFoundError: There is no session ``id``.
             ConflictError: There is a session ``new_id`` already.
+            DataError: ``at`` is no number of messages.
+            UnsupportedError: The store has no revisions, and so cannot make sure that there is no session ``new_id``.
         """
-        if "revisions" not in self.capabilities:
-            raise self._cannot("fork")
+        check_at(at)
+        self._need_revisions("fork")
         snapshot = await self._snapshot(id, actor_id)
         if snapshot is None:
             raise SessionNotFoundError(f"there is no session {id!r} to fork", id=id)
@@ -567,14 +571,7 @@ class SessionStore(ABC):
 
     async def _snapshot(self, id: str, actor_id: str | None) -> Snapshot | None:
         """Return what `load` says as a `Snapshot`, also where it says it as a mapping."""
-        value: Any = await self.load(id, actor_id=actor_id)
-        if value is None or isinstance(value, Snapshot):
-            return value
-        try:
-            given: dict[str, Any] = {**value, "messages": pack_messages(value["messages"])[1]}
-            return Snapshot(**given)
-        except (TypeError, KeyError, DataError) as error:
-            raise ProtocolError(f"{type(self).__name__}.load returned a malformed value: {error}") from error
+        return understood(self, await self.load(id, actor_id=actor_id))
 
     async def __aenter__(self) -> Self:
         return self
@@ -588,10 +585,80 @@ class SessionStore(ABC):
     def _cannot(self, operation: str) -> UnsupportedError:
         return UnsupportedError(f"{type(self).__name__} does not offer {operation}", operation=operation)
 
+    def _need_revisions(self, operation: str) -> None:
+        if "revisions" not in self.capabilities:
+            raise UnsupportedError(
+                f"{type(self).__name__} does not offer {operation}: the one that every store has needs the capability revisions, to "
+                "write over nothing",
+                operation=operation,
+                capability="revisions",
+            )
+
+
+def understood(store: SessionStore, value: Any) -> Snapshot | None:
+    """Return what a store's ``load`` said. Its messages are checked, its state and metadata where it is no `Snapshot`.
+
+    Raises:
+        ProtocolError: It said nothing that the contract knows.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Snapshot):
+        given: Mapping[str, Any] = {name: getattr(value, name) for name in Snapshot.__struct_fields__}
+    elif isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+    else:
+        raise malformed(store, f"load returned {data.kind(value)} in place of a Snapshot")
+    raw: Any = given.get("messages")
+    if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
+        raise malformed(store, "load returned no list of messages")
+    raw = cast("Sequence[Any]", raw)
+    count, revision = given.get("count"), given.get("revision")
+    if count is not None and not is_count(count):
+        raise malformed(store, "load returned a count that is no number of messages")
+    if not isinstance(revision, str) and (revision is not None or "revisions" in store.capabilities):
+        raise malformed(store, "load returned a revision that is no string")
+    if isinstance(value, Snapshot) and all(type(item) is Message for item in raw):
+        return value  # our own stores decode; nothing is left to check
+    try:
+        return Snapshot(
+            messages=pack_messages(raw)[1],
+            state=_object(given.get("state"), "state"),
+            metadata=_object(given.get("metadata"), "metadata"),
+            revision=revision,
+            count=count,
+        )
+    except DataError as error:
+        raise malformed(store, f"load returned a malformed value: {error}") from error
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    return data.unpack(data.pack_object({} if value is None else value, name))
+
+
+def malformed(store: SessionStore, what: str) -> ProtocolError:
+    """Return the error for an answer of ``store`` that is none; ``what`` begins with the method."""
+    return ProtocolError(f"{type(store).__name__}.{what}", store=type(store).__name__)
+
+
+def is_count(value: Any) -> bool:
+    """Whether ``value`` is a number of messages."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_at(at: Any) -> None:
+    """Refuse what is no number of messages to fork with.
+
+    Raises:
+        DataError: It is none.
+    """
+    if at is not None and not is_count(at):
+        raise DataError.at("at", f"must be a number of messages, 0 or more, not {at!r}")
+
 
 def busy(id: str, waited: float | None) -> SessionBusyError:
     """Return the error for a session that others held for ``waited`` seconds."""
-    return SessionBusyError(f"session {id!r} is in use by another run", id=id, waited=waited or 0.0)
+    return SessionBusyError(f"session {id!r} is in use by another holder", id=id, waited=waited or 0.0)
 
 
 def conflict(expected: object, actual: object, what: str) -> ConflictError:

@@ -13,7 +13,8 @@ Every line is a JSON object in UTF-8, with its kind under ``type``, and ends wit
 ============ ==================================================================================================================
 
 So a file that was cut or changed is found out, and the sessions in it that are whole can still be told from the others. The sums are
-against accidents; whoever changes a file on purpose can compute them anew. Two exports of the same sessions are the same bytes.
+against accidents; whoever changes a file on purpose can compute them anew. Two exports of the same sessions of one store are the same
+bytes; in another store the same sessions have other revisions.
 
 Nothing here reads or writes: one class turns sessions into lines, another turns chunks of bytes into sessions.
 """

@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["hold"]
+__all__ = ["Lock", "hold"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
 _HELD_BY_OTHERS = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
@@ -29,8 +29,8 @@ _descriptors: set[int] = set()
 
 
 @asynccontextmanager
-async def hold(path: str, offset: int, timeout: float | None = None) -> AsyncGenerator[None]:
-    """Hold the byte at ``offset`` of the file ``path``, which is made where it is missing.
+async def hold(path: str, offset: int, timeout: float | None = None) -> AsyncGenerator[Lock]:
+    """Hold the byte at ``offset`` of the file ``path``, which is made where it is missing, and yield the lock.
 
     Waiting occupies no thread and can be cancelled. Who waits longest is not sure to be next.
 
@@ -55,20 +55,28 @@ async def hold(path: str, offset: int, timeout: float | None = None) -> AsyncGen
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
         pause = min(pause * 2, LONGEST_PAUSE)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def is_sound(self) -> bool:
+        """Whether it still keeps others out: not when the file was removed or replaced, for they lock the new one."""
+        ...
 
 
 class _OpenFileLock:
     """A lock of an open file: Linux, and Windows, where every lock is one."""
 
     def __init__(self, path: str, offset: int) -> None:
-        self._offset = offset
+        self._path, self._offset = path, offset
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         _descriptors.add(self._descriptor)
 
-    def take(self, path: str) -> bool:
+    def take(self) -> bool:
         """Take the lock unless another holds it; a file that was replaced meanwhile is not the one that others lock."""
         try:
             _lock_open_file(self._descriptor, self._offset)
@@ -76,9 +84,10 @@ class _OpenFileLock:
             if error.errno in _HELD_BY_OTHERS:
                 return False
             raise
-        with suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(path))  # noqa: PTH116 (a descriptor)
-        return False
+        return self.is_sound()
+
+    def is_sound(self) -> bool:
+        return self._descriptor in _descriptors and _is_at(self._descriptor, self._path)
 
     def release(self) -> None:
         # In a forked child the descriptor is closed already, and its number may be another file's.
@@ -103,23 +112,30 @@ class _ProcessLock:
     def __init__(self, path: str, offset: int) -> None:
         self._key = (path, offset)
         self._owner = os.getpid()
+        self._descriptor = -1
 
-    def take(self, path: str) -> bool:
+    def take(self) -> bool:
         import fcntl
 
+        path, offset = self._key
         with self._guard:
             if self._key in self._mine:
                 return False
-            if path not in self._files:
+            if path not in self._files or not _is_at(self._files[path], path):
+                # That of a file that was removed stays open, for who holds a lock of it.
                 self._files[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._descriptor = self._files[path]
             try:
-                fcntl.lockf(self._files[path], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._key[1])
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
             except OSError as error:
                 if error.errno in _HELD_BY_OTHERS:
                     return False
                 raise
             self._mine.add(self._key)
             return True
+
+    def is_sound(self) -> bool:
+        return self._owner == os.getpid() and _is_at(self._descriptor, self._key[0])
 
     def release(self) -> None:
         import fcntl
@@ -128,7 +144,7 @@ class _ProcessLock:
             if self._owner == os.getpid() and self._key in self._mine:
                 self._mine.discard(self._key)
                 with suppress(OSError):
-                    fcntl.lockf(self._files[self._key[0]], fcntl.LOCK_UN, 1, self._key[1])
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._key[1])
 
     def close(self) -> None:
         """Keep the descriptor: closing it would drop every lock of the process on that file."""
@@ -175,11 +191,18 @@ def _try(path: str, offset: int) -> _OpenFileLock | _ProcessLock | None:
     lock = _kind(path, offset)
     taken = False
     try:
-        taken = lock.take(path)
+        taken = lock.take()
     finally:
         if not taken:
             lock.close()
     return lock if taken else None
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether ``descriptor`` is of the file that is at ``path`` now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))  # noqa: PTH116 (a descriptor)
+    return False
 
 
 def _after_fork_in_child() -> None:

@@ -41,7 +41,7 @@ from littleghost.sessions.contract import (
     Statistics,
 )
 from littleghost.sessions.recording import RecordStore
-from littleghost.sessions.records import Record, check_key
+from littleghost.sessions.records import Record, check_key, check_timeout
 
 __all__ = ["MemoryStore"]
 
@@ -49,24 +49,40 @@ __all__ = ["MemoryStore"]
 class _Kept:
     """One session. Bodies are immutable bytes, so that a reader needs the lock only to copy the list."""
 
-    __slots__ = ("bodies", "commits", "created", "ends", "epoch", "metadata", "number", "state", "updated")
+    __slots__ = (
+        "bodies",
+        "commits",
+        "created",
+        "ends",
+        "epoch",
+        "metadata",
+        "number",
+        "packed",
+        "state",
+        "updated",
+    )
 
     def __init__(self) -> None:
         self.epoch = secrets.randbits(63)
         self.number = 0
         self.bodies: list[bytes] = []
         self.ends: list[int] = []  # how many messages there are up to the end of each body
+        self.packed = 0  # how many bytes the bodies have
         self.state = self.metadata = b"{}"
         self.commits: dict[str, Found] = {}
         self.created = self.updated = time.time()
 
     @property
+    def count(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
     def head(self) -> Commit:
-        return Commit(revision=f"{self.epoch:016x}-{self.number}", count=self.ends[-1] if self.ends else 0)
+        return Commit(revision=f"{self.epoch:016x}-{self.number}", count=self.count)
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.bodies)) + len(self.state) + len(self.metadata)
+        return self.packed + len(self.state) + len(self.metadata)
 
     def info(self, actor_id: str | None, id: str) -> SessionInfo:
         head = self.head
@@ -82,25 +98,23 @@ class _Kept:
         )
 
     def check_room(self, limits: SessionLimits, commit: Record) -> None:
-        head, added = self.head, sum(len(body) for body, count in commit.parts() if count)
-        grows = commit.kind == "append"
+        added = sum(len(body) for body, count in commit.parts() if count)
+        count, packed = (self.count, self.packed) if commit.kind == "append" else (0, 0)
         check_room(
             limits,
-            messages=commit.count + (head.count if grows else 0),
-            size=added
-            + len(commit.state)
-            + len(commit.metadata)
-            + (sum(map(len, self.bodies)) if grows else 0),
-            before=(head.count, self.size),
+            messages=count + commit.count,
+            size=packed + added + len(commit.state) + len(commit.metadata),
+            before=(self.count, self.size),
         )
 
     def write(self, commit: Record) -> Commit:
         if commit.kind == "replace":
-            self.bodies, self.ends = [], []
+            self.bodies, self.ends, self.packed = [], [], 0
         for body, count in commit.parts():
             if count:
-                self.ends.append(self.head.count + count)
+                self.ends.append(self.count + count)
                 self.bodies.append(body)
+                self.packed += len(body)
         self.state, self.metadata = commit.state, commit.metadata
         self.number += 1
         self.updated = time.time() if commit.updated_at is None else commit.updated_at
@@ -205,7 +219,7 @@ class MemoryStore(RecordStore):
             times = [kept.updated for kept in found]
             return Statistics(
                 sessions=len(found),
-                messages=sum(kept.head.count for kept in found),
+                messages=sum(kept.count for kept in found),
                 size=sum(kept.size for kept in found),
                 oldest_at=min(times, default=None),
                 newest_at=max(times, default=None),
@@ -230,7 +244,7 @@ class MemoryStore(RecordStore):
     def lease(
         self, id: str, *, actor_id: str | None = None, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Lease]:
-        return self._lease(check_key(id, actor_id), timeout)
+        return self._lease(check_key(id, actor_id), check_timeout(timeout))
 
     @asynccontextmanager
     async def _lease(self, key: tuple[str | None, str], timeout: float | None) -> AsyncGenerator[Lease]:
@@ -248,7 +262,7 @@ class MemoryStore(RecordStore):
         check_limit(limit, before)
         with self._guard:
             kept = self._kept.get(key)
-            start, end = window(kept.head.count if kept else 0, limit, before)
+            start, end = window(kept.count if kept else 0, limit, before)
             if kept is None or start == end:
                 return Page(items=())
             first, last = bisect_right(kept.ends, start), bisect_left(kept.ends, end)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
-from littleghost.errors import ConfigurationError, UnsupportedError
+from littleghost.errors import ConfigurationError
 from littleghost.sessions.contract import SessionLimits, SessionStore
 
 __all__ = ["open_store"]
 
-_KNOWN = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database"
-_LATER = {"agentcore"}
+_KNOWN = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database, agentcore://memory-id?region=us-east-1"
 
 
 def open_store(url: str, *, create: bool = True) -> SessionStore:
@@ -25,14 +24,14 @@ def open_store(url: str, *, create: bool = True) -> SessionStore:
             ``durability``; or ``postgresql://user:password@host:port/database`` with ``schema``, ``table_prefix``, ``min_connections``,
             ``max_connections``, ``connect_timeout``, ``command_timeout``, ``acquire_timeout``, ``lease_ttl``, ``prepared_statements``
             and ``create`` (``true`` or ``false``), with whatever asyncpg takes, such as ``host``, the folder of a socket, and
-            ``sslmode``, and with settings of the server.
+            ``sslmode``, and with settings of the server; or ``agentcore://memory-id``, an ARN percent-encoded, with ``region`` and
+            ``retention_days``.
         create: ``False`` opens PostgreSQL only to use what is there: no tables are made or changed, whatever the URL says. The others
             do not read it: a SQLite file is made by the first use, so look before whether it exists.
 
     Raises:
         ConfigurationError: The URL is malformed, or of a kind that is unknown. It is not repeated, for it may hold a password.
         DependencyError: The driver of the database is not installed.
-        UnsupportedError: The store is not part of this version.
     """
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
@@ -48,10 +47,8 @@ def open_store(url: str, *, create: bool = True) -> SessionStore:
         return _sqlite(url)
     if scheme in ("postgresql", "postgres"):
         return _postgres(f"postgresql:{rest}", create=create)
-    if scheme in _LATER:
-        raise UnsupportedError(
-            f"{scheme}: stores are not available in this version of littleghost", operation="open_store"
-        )
+    if scheme == "agentcore":
+        return _agentcore(url)
     raise ConfigurationError(f"there is no store of the kind {scheme[:20]!r}; a URL looks like: {_KNOWN}")
 
 
@@ -104,6 +101,34 @@ def _postgres(url: str, *, create: bool) -> SessionStore:
     return _limited(PostgresStore(dsn, **arguments), limits)
 
 
+def _agentcore(url: str) -> SessionStore:
+    from littleghost.sessions.agentcore import AgentCoreMemoryStore
+
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise ConfigurationError("the agentcore: URL is malformed") from None
+    if not parts.netloc or parts.path.strip("/") or parts.fragment or "@" in parts.netloc:
+        raise ConfigurationError(
+            "an agentcore: URL has the memory's id after two slashes, and nothing else but options: "
+            "agentcore://memory-id?region=us-east-1. Credentials come from the environment, as everywhere in AWS."
+        )
+    chosen = dict(options)
+    if len(chosen) != len(options) or chosen.keys() - {"region", "retention_days"} or "" in chosen.values():
+        raise ConfigurationError(
+            "an agentcore: URL takes these options, each once: region and retention_days"
+        )
+    days = chosen.get("retention_days")
+    if days is not None and not (days.isascii() and days.isdigit() and int(days[:9]) > 0 and len(days) < 9):
+        raise ConfigurationError("the option retention_days of the agentcore: URL must be a number of days")
+    return AgentCoreMemoryStore(
+        unquote(parts.netloc),
+        region=chosen.get("region"),
+        retention=None if days is None else int(days) * 86_400.0,
+    )
+
+
 _LIMITS = ("max_messages", "max_size")
 
 
@@ -112,8 +137,8 @@ def _limits(options: dict[str, str]) -> SessionLimits:
     values: dict[str, int | None] = {}
     for name in _LIMITS:
         text = options.pop(name, None)
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 1000):
-            raise ConfigurationError(f"the option {name} of the URL must be a number")
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 1000 and int(text)):
+            raise ConfigurationError(f"the option {name} of the URL must be a positive integer")
         values[name] = None if text is None else int(text)
     return SessionLimits(messages=values["max_messages"], size=values["max_size"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -11,10 +12,10 @@ from msgspec import Struct
 
 from littleghost import data, transcript
 from littleghost.errors import DataError
-from littleghost.message import Message, pack_messages
+from littleghost.message import Message, pack_messages, pack_plain, unpack_messages
 from littleghost.sessions.contract import COMMIT_ID
 
-__all__ = ["PART", "Record", "check_key", "record"]
+__all__ = ["PART", "Record", "check_key", "check_timeout", "record"]
 
 PART = 256
 """A commit of more messages is kept in several parts, so that whoever wants some of them need not read them all."""
@@ -29,9 +30,8 @@ class Record(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``append`` or ``replace``.
-        messages: Its messages, as they will be read back.
-        body: The JSON array of them.
-        count: How many that is.
+        body: The JSON array of its messages.
+        count: How many they are.
         state: The packed state.
         metadata: The packed metadata.
         commit_id: Its id, or ``None``.
@@ -40,7 +40,6 @@ class Record(Struct, frozen=True, kw_only=True):
     """
 
     kind: Literal["append", "replace"]
-    messages: tuple[Message, ...]
     body: bytes
     count: int
     state: bytes
@@ -48,6 +47,11 @@ class Record(Struct, frozen=True, kw_only=True):
     commit_id: str | None
     created_at: float | None = None
     updated_at: float | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Its messages, as they will be read back. Few stores ask for them, so they are made when one does."""
+        return unpack_messages(self.body)
 
     def digest(self) -> bytes:
         """Return 16 bytes that differ for other content."""
@@ -61,7 +65,8 @@ class Record(Struct, frozen=True, kw_only=True):
         """Return the bodies to keep, one at least, and how many messages each has. Never more than `PART`."""
         if self.count <= PART:
             return [(self.body, self.count)]
-        slices = [self.messages[start : start + PART] for start in range(0, self.count, PART)]
+        messages = self.messages
+        slices = [messages[start : start + PART] for start in range(0, self.count, PART)]
         return [(pack_messages(part)[0], len(part)) for part in slices]
 
 
@@ -82,12 +87,12 @@ def record(
     """
     if commit_id is not None:
         _check_commit_id(commit_id)
-    body, kept = _packed(messages)
+    _check_list(messages)
+    body, count = _packed(messages)
     return Record(
         kind=kind,
-        messages=kept,
         body=body,
-        count=len(kept),
+        count=count,
         state=_object(state, "state"),
         metadata=_object(metadata, "metadata"),
         commit_id=commit_id,
@@ -102,14 +107,28 @@ def _check_commit_id(value: Any) -> None:
         raise DataError.at("commit_id", "must be 1 to 64 letters, digits or hyphens")
 
 
-def _packed(messages: Iterable[Message]) -> tuple[bytes, tuple[Message, ...]]:
+def _check_list(messages: Any) -> None:
+    # What is in it is looked at when it is packed; text is made of texts, and would be told to be a wrong message.
+    if isinstance(messages, str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
+        raise DataError.at("messages", f"expected a list of messages, got {data.kind(messages)}")
+
+
+def _packed(messages: Iterable[Message]) -> tuple[bytes, int]:
+    """Return the JSON array of ``messages`` without reasoning, and how many are left."""
     # Nearly all are without reasoning. Their packed form tells so at once, and looking into each block would take longer than packing.
     given = tuple(messages)
+    plain = pack_plain(given)
+    if plain is not None:
+        return plain, len(given)
     try:
         body, kept = pack_messages(given)
+        if REASONING in body:
+            body, kept = pack_messages(transcript.without_reasoning(kept))
     except DataError:  # perhaps for what is in the reasoning
-        return pack_messages(transcript.without_reasoning(given))
-    return pack_messages(transcript.without_reasoning(kept)) if REASONING in body else (body, kept)
+        if not all(isinstance(message, Message) for message in given):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise
+        body, kept = pack_messages(transcript.without_reasoning(given))
+    return body, len(kept)
 
 
 def _object(value: Mapping[str, Any], name: str) -> bytes:
@@ -134,3 +153,17 @@ def check_key(id: Any, actor_id: Any) -> tuple[str | None, str]:
         DataError: One is not valid text.
     """
     return (None if actor_id is None else data.check_text(actor_id, "actor_id"), data.check_text(id, "id"))
+
+
+def check_timeout(timeout: Any) -> float | None:
+    """Return how many seconds to wait for a lease, ``None`` for ever.
+
+    Raises:
+        DataError: ``timeout`` is neither.
+    """
+    with suppress(OverflowError):  # of an integer that no float is
+        if timeout is None:
+            return None
+        if isinstance(timeout, int | float) and not isinstance(timeout, bool) and not math.isnan(timeout):
+            return float(timeout)
+    raise DataError.at("timeout", f"expected seconds or None, got {data.kind(timeout)}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import random
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import Enum
@@ -25,7 +25,18 @@ from littleghost.errors import (
     UnsupportedError,
 )
 from littleghost.message import Message, message_from, pack_messages
-from littleghost.sessions.contract import COMMIT_ID, Commit, Lease, Page, SessionStore, Snapshot
+from littleghost.sessions.contract import (
+    COMMIT_ID,
+    Commit,
+    Lease,
+    Page,
+    SessionStore,
+    Snapshot,
+    check_at,
+    is_count,
+    malformed,
+    understood,
+)
 
 __all__ = ["Session"]
 
@@ -297,11 +308,12 @@ class Session:
                 not count; each of them is some progress.
 
         Raises:
+            ConfigurationError: ``attempts`` is no positive number.
             ConflictError: Others were first every time.
             LeaseLostError: It was to be made under a lease, see `lease`, that has been lost.
         """
-        if attempts < 1:
-            raise ConfigurationError("attempts must be at least 1")
+        if not is_count(attempts) or attempts < 1:
+            raise ConfigurationError(f"attempts must be a number, at least 1, not {attempts!r}")
         attempt = 1
         while True:
             try:
@@ -343,7 +355,7 @@ class Session:
     # Everything else
 
     def synchronize(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that one holder of this session has at a time, in this store instance."""
+        """Return a context manager that one holder of this session has at a time, in this store instance. Others wait for ever."""
         return self.store.synchronize(self.id, actor_id=self.actor_id)
 
     @asynccontextmanager
@@ -385,7 +397,14 @@ class Session:
         )
 
     async def fork(self, new_id: object, *, at: int | None = None) -> Session:
-        """Start another session with this one's first ``at`` messages, or all of them, and return it; see `SessionStore.fork`."""
+        """Start another session with this one's first ``at`` messages, or all of them, and return it.
+
+        State and metadata are those of now, whatever they were after these messages; see `SessionStore.fork` for the rest.
+
+        Raises:
+            DataError: ``new_id`` is no valid text, or ``at`` no number of messages. Nothing was read or written.
+        """
+        check_at(at)
         forked = Session(id=new_id, store=self.store, actor_id=self.actor_id, operation_id=self.operation_id)
         await self._call("fork", self.operation_id, self.store.fork, forked.id, at=at)
         return forked
@@ -431,45 +450,22 @@ class Session:
         Raises:
             ProtocolError: It said nothing that the contract knows.
         """
-        if value is None:
+        found = understood(self.store, value)
+        if found is None:
             return _Known(
                 exists=False, messages=[], count=0, revision=None, state=b"{}", metadata=self._initial
             )
-        if isinstance(value, Snapshot):
-            given: Mapping[str, Any] = {name: getattr(value, name) for name in Snapshot.__struct_fields__}
-        elif isinstance(value, Mapping):
-            given = cast("Mapping[str, Any]", value)
-        else:
-            raise self._malformed(f"load returned a {type(value).__name__} in place of a Snapshot")
-        raw: Any = given.get("messages")
-        if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
-            raise self._malformed("load returned no list of messages")
-        raw = cast("Sequence[Any]", raw)
-        count: Any = given.get("count")
-        revision: Any = given.get("revision")
-        if count is not None and not _is_count(count):
-            raise self._malformed("load returned a count that is no number of messages")
-        if not isinstance(revision, str) and (revision is not None or "revisions" in self.store.capabilities):
-            raise self._malformed("load returned a revision that is no string")
         try:
-            if isinstance(value, Snapshot) and all(type(item) is Message for item in raw):
-                checked: Sequence[Message] = raw  # our own stores decode; nothing is left to check
-            else:
-                checked = pack_messages(raw)[1]
-            state, metadata = given.get("state"), given.get("metadata")
             return _Known(
                 exists=True,
-                messages=transcript.sanitise(checked),
-                count=len(raw) if count is None else count,
-                revision=revision,
-                state=data.pack_object({} if state is None else state, "state"),
-                metadata=data.pack_object({} if metadata is None else metadata, "metadata"),
+                messages=transcript.sanitise(found.messages),
+                count=found.count,
+                revision=found.revision,
+                state=data.pack_object(found.state, "state"),
+                metadata=data.pack_object(found.metadata, "metadata"),
             )
         except DataError as error:
-            raise self._malformed(f"load returned a malformed value: {error}") from error
-
-    def _malformed(self, what: str) -> ProtocolError:
-        return ProtocolError(f"{type(self.store).__name__}.{what}", store=type(self.store).__name__)
+            raise malformed(self.store, f"load returned a malformed value: {error}") from error
 
     def _snapshot(self, known: _Known) -> Snapshot:
         return Snapshot(
@@ -503,7 +499,7 @@ class Session:
             body=body,
             state=known.state if state is UNSET else data.pack_object(state, "state"),
             metadata=known.metadata if metadata is UNSET else data.pack_object(metadata, "metadata"),
-            commit_id=uuid.uuid4().hex if commit_id is None else commit_id,
+            commit_id=os.urandom(16).hex() if commit_id is None else commit_id,
             named=commit_id is not None,
         )
 
@@ -564,7 +560,7 @@ class Session:
                 raise
             return None
         if not isinstance(answer, Commit):
-            raise self._malformed(f"{draft.kind} accepted a revision that it never gave")
+            raise malformed(self.store, f"{draft.kind} accepted a revision that it never gave")
         return answer
 
     async def _perform(self, draft: _Draft, parent: str | None, options: Mapping[str, Any]) -> Any:
@@ -606,11 +602,11 @@ class Session:
         count, revision = before + len(draft.messages), None
         if isinstance(answer, Commit):
             count, revision = answer.count, answer.revision
-            if not _is_count(count) or not isinstance(revision, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise self._malformed(f"{draft.kind} returned a malformed Commit")
+            if not is_count(count) or not isinstance(revision, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise malformed(self.store, f"{draft.kind} returned a malformed Commit")
         elif answer is not None:
-            raise self._malformed(
-                f"{draft.kind} returned a {type(answer).__name__} in place of a Commit or None"
+            raise malformed(
+                self.store, f"{draft.kind} returned a {type(answer).__name__} in place of a Commit or None"
             )
         if draft.kind == "append":
             known.messages.extend(draft.messages)
@@ -619,6 +615,8 @@ class Session:
         known.exists, known.count, known.revision = True, count, revision
         known.state, known.metadata = draft.state, draft.metadata
         self._changes += 1
+        if draft.named and draft.kind == "append" and count != before + len(draft.messages):
+            self._known = None  # the first answer, to a commit that others came before, which it has not seen
         if "revisions" in self.store.capabilities and revision is None:
             self._known = None  # it keeps revisions and did not tell this one
         return Commit(revision=revision, count=count)
@@ -638,10 +636,6 @@ class Session:
             return await method(self.id, *args, actor_id=self.actor_id, **options)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _as_text(value: object, name: str) -> str:
     """Return an id as text. What has no text of its own is refused: its name would be another one in the next process."""
     nameless = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
@@ -657,7 +651,10 @@ def _given(messages: Messages) -> list[Message]:
         raise DataError.at(
             "messages", f"expected a list of messages, got a {type(cast('Any', messages)).__name__}"
         )
-    return [message_from(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [
+        message if type(message) is Message else message_from(message, f"messages[{index}]")
+        for index, message in enumerate(messages)
+    ]
 
 
 _encode = msgspec.json.Encoder().encode

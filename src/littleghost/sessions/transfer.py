@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
@@ -81,7 +82,7 @@ def export_sessions(
     """Yield the lines of a file with the sessions of ``store``, each ending with a line feed; `import_sessions` reads it.
 
     Every session is as it was at one moment, but not all at the same one. One that cannot be read does not end the export: the file
-    has a line about it instead. The same sessions give the same bytes.
+    has a line about it instead. The same sessions of one store give the same bytes; a copy of it has other revisions.
 
     Args:
         store: Where they are.
@@ -152,6 +153,7 @@ def import_sessions(
 
     Raises:
         FormatError: It is no export, of a newer version, was cut, or was changed. What of it was whole has been imported.
+        ProtocolError: The store as a whole cannot be used: it is damaged, of a newer version, or no store.
         UnsupportedError: The store has neither ``restore`` nor ``revisions``, so nothing could be put there safely.
         StoreUnavailableError: The store cannot be reached.
     """
@@ -202,11 +204,14 @@ def copy_sessions(
         existing: What to do where another session has the key: ``fail``, which is an outcome and no exception; ``skip``, and
             leave it alone; or ``replace`` it in one commit, with the times of the source where the destination has ``restore``.
         prune: Afterwards delete from the destination what the source does not have, of the actors that were copied; each is looked for in
-            the source once more before. Where the outcome of any session is ``failed``, nothing is deleted. Only towards a store that
+            the source once more before. Where the outcome of any session is ``failed``, nothing is deleted, and where the source has
+            no session at all, that is an error: it is more likely another store than the one that was meant. Only towards a store that
             holds nothing but this copy.
         concurrency: How many sessions are under way at a time, each of them whole in memory.
 
     Raises:
+        ConfigurationError: The source has no session, and pruning would delete every one. Nothing was deleted.
+        ProtocolError: One of the two as a whole cannot be used: it is damaged, of a newer version, or no store.
         UnsupportedError: The source cannot list its sessions, or the destination has neither ``restore`` nor ``revisions``; or it cannot
             list or delete what is to be pruned.
         StoreUnavailableError: One of the two cannot be reached.
@@ -285,8 +290,22 @@ async def _prune(
             except ProtocolError as error:
                 yield _failed(info, f"cannot be read: {error}")
                 continue
+            if not seen:
+                raise _empty(actor_id)
             if await destination.delete(info.id, actor_id=info.actor_id):
                 yield Transferred(id=info.id, actor_id=info.actor_id, outcome="pruned")
+
+
+def _empty(actor_id: str | AllActors | None) -> ConfigurationError:
+    whose, instead = (
+        ("", "begin with a new store in its place")
+        if actor_id is ALL_ACTORS
+        else (" of this actor", "delete them there")
+    )
+    return ConfigurationError(
+        f"the source has no session{whose}, and to prune would delete every one that the destination has; nothing was deleted. "
+        f"See whether it is the source that was meant; if so, {instead}"
+    )
 
 
 def need(store: SessionStore, operation: str, *capabilities: str) -> None:
@@ -339,7 +358,11 @@ async def _read(store: SessionStore, info: SessionInfo) -> WholeSession | None:
 
 
 async def _put(store: SessionStore, whole: WholeSession, existing: Existing, *, check: bool) -> Transferred:
-    """Write a session unless it is there; with ``check``, read it back."""
+    """Write a session unless it is there; with ``check``, read it back.
+
+    Raises:
+        StoreError: Not this session is refused, but the store cannot be used.
+    """
     try:
         for _ in range(ATTEMPTS):
             found = await _snapshot(store, whole.id, whole.actor_id)
@@ -358,7 +381,10 @@ async def _put(store: SessionStore, whole: WholeSession, existing: Existing, *, 
                 if back is None or not _same(back, whole):
                     return _failed(whole, _difference(commit, back))
             return _done(whole, "written" if found is None else "replaced")
-    except (ProtocolError, UnsupportedError) as error:
+    except (ProtocolError, UnsupportedError, ConfigurationError) as error:
+        # What also befalls one that was never there is no matter of this session, and would befall all that follow.
+        never = uuid.uuid4().hex
+        await _snapshot(store, never, never)
         return _failed(whole, str(error))
     return _failed(whole, "others write to it all the while; try again when they are done")
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from littleghost.errors import RunCancelled, ToolError
 from littleghost.sandboxes.contract import SandboxLimits
-from littleghost.testing.conformance import Clause, ClauseSkipped, clause, expect
-from littleghost.testing.sandbox_trial import Caller, all_raise, opened, raises
+from littleghost.testing.conformance import Clause, clause, expect
+from littleghost.testing.sandbox_trial import Caller, all_raise, exchange, opened, raises
 
 __all__ = ["CLAUSES"]
 
 CLAUSES: list[Clause] = []
 
-_FORBIDDEN = ("/etc/passwd", "../outside/secret", "a/../../outside/secret", "a/..", "..", "/", "")
+# A sandbox that fails a clause does what it is asked to, so no path is anybody's but the trial's.
+_FORBIDDEN = ("../outside/secret", "a/../../outside/secret", "a/..", "..", "")
 
 
 @clause(CLAUSES, needs={"files"})
@@ -121,7 +122,7 @@ async def paths_out_of_the_workspace_are_refused(make: Any) -> None:
     """Absolute paths, ``..`` components, NUL and the empty path are `ToolError`, whatever the operation."""
     async with opened(make) as trial:
         await trial.sandbox.write("a/x", "x")
-        for path in (*_FORBIDDEN, "a\0b", "\0", "\ud800"):
+        for path in (f"{trial.outside}/secret", *_FORBIDDEN, "a\0b", "\0", "\ud800"):
             await raises(trial.sandbox.read(path), ToolError, what=f"reading {path!r}")
             await raises(trial.sandbox.list(path), ToolError, what=f"listing {path!r}")
             await raises(trial.sandbox.write(path, "y"), ToolError, what=f"writing {path!r}")
@@ -303,9 +304,10 @@ async def errors_tell_no_host_path(make: Any) -> None:
             for operation in (trial.sandbox.read, trial.sandbox.list):
                 error = await raises(operation(f"{path}/no"), ToolError, what=path)
                 expect(str(trial.root.parent) not in str(error), f"{error} tells where the workspace is")
-        for path in ("dir", "out/new", "../x", "/x", "workspace://no/x", "x" * 300):
+        for path in ("dir", "out/new", "../x", f"{trial.outside}/x", "workspace://no/x", "x" * 300):
             error = await raises(trial.sandbox.write(path, "x"), ToolError, what=path)
-            expect(str(trial.root.parent) not in str(error), f"{error} tells where the workspace is")
+            said = str(error).replace(path, "")
+            expect(str(trial.root.parent) not in said, f"{error} tells where the workspace is")
 
 
 @clause(CLAUSES, needs={"files", "write", "local_files"})
@@ -333,7 +335,9 @@ async def links_out_of_the_workspace_are_refused(make: Any) -> None:
             root.joinpath(name).symlink_to(target)
         paths = [*links, *folders]
         for name in folders:
-            paths += [f"{name}/secret", f"{name}/new", f"{name}/outside/secret", f"{name}/", f"{name}/."]
+            paths += [f"{name}/secret", f"{name}/outside/secret", f"{name}/", f"{name}/."]
+            if name != "rooted":
+                paths.append(f"{name}/new")
         for path in paths:
             attempts = (
                 trial.sandbox.read(path),
@@ -473,23 +477,9 @@ async def swapped_directories_let_nothing_through(make: Any) -> None:
 
 def _swap(root: Path, stop: threading.Event) -> None:
     """Exchange ``dir`` and ``link`` until told to stop, in one step where the system can."""
-    exchange = _exchange()
+    swap = exchange()
     while not stop.is_set():
-        exchange(str(root / "dir"), str(root / "link"))
-
-
-def _exchange() -> Any:
-    try:
-        import ctypes
-
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (ImportError, AttributeError, OSError) as error:
-        raise ClauseSkipped("two paths cannot be exchanged in one step here") from error
-
-    def exchange(one: str, other: str) -> None:
-        rename(-100, os.fsencode(one), -100, os.fsencode(other), 2)  # AT_FDCWD, RENAME_EXCHANGE
-
-    return exchange
+        swap(str(root / "dir"), str(root / "link"))
 
 
 @clause(CLAUSES, needs={"files", "write", "local_files"})

@@ -26,7 +26,7 @@ async def programs_see_no_file_of_the_host(make: Any) -> None:
     async with opened(make) as trial:
         secret = str(trial.outside / "secret")
         seen = await trial.sandbox.execute(
-            f"cat '{secret}' /etc/shadow ../outside/secret; ls /root /home; true", timeout=20
+            f"cat '{secret}' /etc/shadow ../outside/secret; ls /root; ls /home; true", timeout=20
         )
         expect(seen.exit_code == 0 and seen.stdout == "", f"it saw {seen.stdout!r}")
         if "local_files" in trial.sandbox.capabilities:
@@ -70,7 +70,10 @@ async def programs_see_and_signal_no_process_of_the_host(make: Any) -> None:
     """Processes outside are invisible and out of reach, and so are their environments."""
     marker = f"littleghost-marker-{os.getpid()}"
     victim = subprocess.Popen(  # noqa: ASYNC220 (it starts in a moment, and nothing else waits)
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env={"MARKER": marker}
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        env={"MARKER": marker},
+        start_new_session=True,
     )
     try:
         async with opened(make) as trial:
@@ -81,8 +84,9 @@ async def programs_see_and_signal_no_process_of_the_host(make: Any) -> None:
                 marker not in seen.stdout and sys.executable not in seen.stdout,
                 "it sees the host's processes",
             )
+            # Not to all that can be reached (-1): without this wall, those are all processes of whoever tries the kit.
             done = await trial.sandbox.execute(
-                f"kill -KILL {victim.pid}; kill -KILL -1; echo alive", timeout=20
+                f"kill -KILL {victim.pid}; kill -KILL -{victim.pid}; echo alive", timeout=20
             )
             expect(victim.poll() is None, f"it killed a process of the host: {done}")
             again = await trial.sandbox.execute("echo works", timeout=20)
@@ -214,34 +218,20 @@ async def temporary_files_are_bounded_and_private(make: Any) -> None:
 
 @clause(CLAUSES, needs={"execute", "isolation", "scope", "files", "write"})
 async def a_scope_binds_programs_too(make: Any) -> None:
-    """A program in a scope sees the scope's directory as its workspace, read-only where the scope is."""
+    """A program in a scope sees the scope's directory as its workspace, read-only where the scope is; or the scope runs none."""
     async with opened(make) as trial:
         await trial.sandbox.write("sub/file", "inside")
         await trial.sandbox.write("other", "beside")
         scope = trial.sandbox.scope(path="sub", read_only=True)
-        done = await scope.execute("ls -A; cat ../other /workspace/../other; echo x > new; ls -A", timeout=20)
-        expect(done.stdout == "file\nfile\n", f"it saw or made {done.stdout!r}")
+        if "execute" in scope.capabilities:
+            script = "ls -A; cat ../other /workspace/../other; echo x > new; ls -A"
+            done = await scope.execute(script, timeout=20)
+            expect(done.stdout == "file\nfile\n", f"it saw or made {done.stdout!r}")
+        else:
+            await raises(
+                scope.execute("true", timeout=20), CapabilityError, what="a program in a narrower scope"
+            )
         none = trial.sandbox.scope(execute=False)
         await raises(
             none.execute("true", timeout=20), CapabilityError, what="a program in a scope without programs"
         )
-
-
-@clause(CLAUSES, needs={"execute", "isolation"})
-async def a_limit_that_cannot_be_enforced_is_refused(make: Any) -> None:
-    """A limit the sandbox does not enforce makes ``open`` fail; one that is accepted holds."""
-    for limits in (
-        SandboxLimits(processes=20),
-        SandboxLimits(memory_bytes=50_000_000),
-        SandboxLimits(cpu_seconds=1),
-    ):
-        try:
-            async with opened(make, limits=limits) as trial:
-                done = await trial.sandbox.execute(
-                    "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; head -c 200000000 /dev/zero | tail | wc -c; "
-                    "while :; do :; done",
-                    timeout=10,
-                )
-                expect(not done.timed_out, f"the limit {limits} was accepted and ignored")
-        except CapabilityError:
-            continue

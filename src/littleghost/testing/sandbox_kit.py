@@ -24,7 +24,15 @@ from collections.abc import Callable
 from typing import Any
 
 from littleghost.sandboxes.contract import Sandbox
-from littleghost.testing import sandbox_files, sandbox_isolation, sandbox_programs
+from littleghost.testing import (
+    sandbox_files,
+    sandbox_isolation,
+    sandbox_limits,
+    sandbox_programs,
+    sandbox_search,
+    sandbox_streams,
+    sandbox_tree,
+)
 from littleghost.testing.conformance import Clause, Report, run_clauses
 from littleghost.workspace import Workspace
 
@@ -34,7 +42,11 @@ SandboxMaker = Callable[..., Sandbox]
 
 SANDBOX_CLAUSES: tuple[Clause, ...] = (
     *sandbox_files.CLAUSES,
+    *sandbox_tree.CLAUSES,
+    *sandbox_search.CLAUSES,
     *sandbox_programs.CLAUSES,
+    *sandbox_streams.CLAUSES,
+    *sandbox_limits.CLAUSES,
     *sandbox_isolation.CLAUSES,
 )
 """Every clause of the contract that can be tried from outside."""
@@ -58,6 +70,8 @@ def offered(sandbox: Sandbox) -> frozenset[str]:
         found |= {"files", "write"}
     if overrides("execute_program"):
         found.add("execute")
+    if overrides("start_program"):
+        found.add("start_program")
     return frozenset(found)
 
 

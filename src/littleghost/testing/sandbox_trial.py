@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
@@ -17,7 +18,7 @@ from littleghost.sandboxes.contract import Sandbox, SandboxLimits
 from littleghost.testing.conformance import ClauseFailure, ClauseSkipped, expect
 from littleghost.workspace import Workspace
 
-__all__ = ["Caller", "Trial", "all_raise", "daemon", "opened", "raises", "silent", "until"]
+__all__ = ["Caller", "Trial", "all_raise", "daemon", "exchange", "opened", "raises", "silent", "until"]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +121,21 @@ async def until(condition: Callable[[], bool], *, seconds: float = 10.0, what: s
     while not condition():
         expect(time.monotonic() < end, f"{what}: not within {seconds:g} s")
         await asyncio.sleep(0.01)
+
+
+def exchange() -> Callable[[str, str], None]:
+    """Return what exchanges two paths in one step; skip the clause where the system cannot."""
+    try:
+        import ctypes
+
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (ImportError, AttributeError, OSError) as error:
+        raise ClauseSkipped("two paths cannot be exchanged in one step here") from error
+
+    def swap(one: str, other: str) -> None:
+        rename(-100, os.fsencode(one), -100, os.fsencode(other), 2)  # AT_FDCWD, RENAME_EXCHANGE
+
+    return swap
 
 
 def daemon(name: str) -> str:

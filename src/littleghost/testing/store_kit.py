@@ -102,6 +102,8 @@ def _chosen(only: Iterable[str] | str | None) -> tuple[Clause, ...]:
     if only is None:
         return STORE_CLAUSES
     wanted = {only} if isinstance(only, str) else set(only)
+    if not wanted:
+        raise ConfigurationError("only names no clause; leave it out to try all of them")
     known = [one.name for one in STORE_CLAUSES]
     if unknown := sorted(wanted.difference(known)):
         raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +15,41 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SandboxTools",
+    "find_files",
     "list_files",
     "read_file",
     "replace_in_file",
     "sandbox_tools",
+    "search_files",
     "shell",
     "write_file",
 ]
 
 SHELL_SECONDS = 30.0
 SHELL_BYTES = 1_000_000
+FOUND = 200
 
 
 @tool(idempotent=True)
-async def read_file(path: str, context: RunContext) -> str:
-    """Read a text file of the workspace.
+async def read_file(path: str, context: RunContext, offset: int = 0, limit: int | None = None) -> str:
+    """Read a text file of the workspace, or a part of it.
 
     Args:
         path: The file, relative to the workspace, such as ``notes/today.md``.
         context: The run.
+        offset: How many lines to leave out at the start.
+        limit: How many lines to read at most. Fewer come at the end of the file.
     """
-    return await context.sandbox.read(path, context=context)
+    sandbox = context.sandbox
+    if offset == 0 and limit is None:
+        return await sandbox.read(path, context=context)
+    if "ranges" in sandbox.capabilities:
+        return await sandbox.read(path, context=context, offset=offset, limit=limit)
+    if offset < 0 or (limit is not None and limit < 0):
+        raise ToolValueError("offset and limit must be whole numbers from 0 up")
+    lines = (await sandbox.read(path, context=context)).split("\n")
+    ended = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
+    return "".join(ended[offset : None if limit is None else offset + limit])
 
 
 @tool(idempotent=True)
@@ -47,6 +61,49 @@ async def list_files(context: RunContext, path: str = ".") -> list[str]:
         context: The run.
     """
     return await context.sandbox.list(path, context=context)
+
+
+@tool(idempotent=True)
+async def find_files(pattern: str, context: RunContext, path: str = ".") -> str:
+    """Find files of the workspace by their names. Each line of the answer is a path; the paths of directories end in a slash.
+
+    Args:
+        pattern: Such as ``*.md`` (in this directory only), ``**/*.py`` (at any depth) or ``src/**/*.{ts,tsx}``. Names that begin with a
+            dot must be named.
+        context: The run.
+        path: The directory to look in, relative to the workspace.
+    """
+    found = await context.sandbox.glob(pattern, path=path, limit=FOUND, context=context)
+    return _said(found, "Nothing matches.")
+
+
+@tool(idempotent=True)
+async def search_files(pattern: str, context: RunContext, path: str = ".", glob: str | None = None) -> str:
+    """Find lines in text files of the workspace. Each line of the answer is ``path:number: text``.
+
+    Args:
+        pattern: A regular expression in Python's syntax, tried on each line. A sign that is meant as itself, such as a parenthesis,
+            needs a backslash. Begin with ``(?i)`` to ignore case.
+        context: The run.
+        path: The directory or file to look in, relative to the workspace.
+        glob: Which files, such as ``*.py``; all when left out, but for names that begin with a dot.
+    """
+    found = await context.sandbox.grep(pattern, path=path, glob=glob, limit=FOUND, context=context)
+    return _said(found, "No line matches.")
+
+
+def _said(found: Iterable[object], nothing: str) -> str:
+    """Return what was found, a line each, and whether it is all. A sandbox of one's own may give a plain list."""
+    lines = [str(one) for one in found]
+    truncated: str | None = getattr(found, "truncated", None)
+    skipped: int = getattr(found, "skipped", 0)
+    if truncated is not None:
+        lines.append(f"[There may be more: {truncated}.]")
+    elif not lines:
+        lines.append(nothing)
+    if skipped:
+        lines.append(f"[{skipped} could not be looked into.]")
+    return "\n".join(lines)
 
 
 @tool
@@ -101,10 +158,14 @@ async def shell(command: list[str], context: RunContext) -> dict[str, Any]:
 def sandbox_tools(sandbox: Sandbox) -> list[Tool]:
     """Return the tools that ``sandbox`` allows.
 
-    Reading and listing always; writing and replacing only where the workspace is writable; `shell` only where programs can be run and
-    cannot write more than the file tools may.
+    Reading and listing always; finding files and lines where the sandbox can; writing and replacing only where the workspace is
+    writable; `shell` only where programs can be run and cannot write more than the file tools may.
     """
     tools: list[Tool] = [read_file, list_files]
+    if "glob" in sandbox.capabilities:
+        tools.append(find_files)
+    if "grep" in sandbox.capabilities:
+        tools.append(search_files)
     if sandbox.writable:
         tools += [write_file, replace_in_file]
     if "execute" in sandbox.capabilities and (

@@ -295,9 +295,11 @@ class Pool:
 
     async def _break_off(self, link: Link) -> None:
         """Close ``link`` when the server has broken off what asyncpg told it to."""
-        with suppress(Exception):
-            await link.raw.close(timeout=CLOSE_SECONDS)
-        self._discard(link)
+        try:
+            with suppress(Exception):
+                await link.raw.close(timeout=CLOSE_SECONDS)
+        finally:
+            self._discard(link)
 
     # -- the pool
 
@@ -454,14 +456,11 @@ class Pool:
     # -- the end
 
     async def close(self) -> None:
-        """Close the connections after what is under way."""
+        """Close the connections after what is under way, all at once, for each waits for a server that may not answer any more."""
         self._shut()
         if self._under_way:
             await asyncio.wait(self._under_way)
-        for link in list(self._links):
-            with suppress(Exception):
-                await link.raw.close(timeout=CLOSE_SECONDS)
-            self._discard(link)
+        await asyncio.gather(*map(self._break_off, list(self._links)))
         if self._last_wish is not None:
             await self._last_wish.aclose()
 

@@ -48,7 +48,7 @@ from littleghost.sessions.postgres.rows import Key, Packed
 from littleghost.sessions.postgres.statements import Statement, Statements
 from littleghost.sessions.postgres.urls import check_dsn
 from littleghost.sessions.recording import RecordStore
-from littleghost.sessions.records import Record, check_key
+from littleghost.sessions.records import Record, check_key, check_timeout
 
 if TYPE_CHECKING:
     from littleghost.sessions.postgres.connections import Pool
@@ -158,7 +158,10 @@ class PostgresStore(RecordStore):
         return f"PostgresStore(…, schema={schema!r}, table_prefix={prefix!r})"
 
     async def aclose(self) -> None:
-        """Close the store after what this event loop has asked of it. Closing it again does nothing; using it again is a `StoreError`."""
+        """Close the store after what this event loop has asked of it. Closing it again does nothing; using it again is a `StoreError`.
+
+        A server that does not answer any more is waited for: ``command_timeout`` for what is under way, and some seconds to say goodbye.
+        """
         await self._pools.close()
 
     async def migrate(self) -> None:
@@ -402,7 +405,7 @@ class PostgresStore(RecordStore):
     def lease(
         self, id: str, *, actor_id: str | None = None, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Lease]:
-        return self._lease(Key.of(*check_key(id, actor_id)), timeout)
+        return self._lease(Key.of(*check_key(id, actor_id)), check_timeout(timeout))
 
     @asynccontextmanager
     async def _lease(self, key: Key, timeout: float | None) -> AsyncGenerator[Lease]:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -74,8 +73,7 @@ def store_error(error: BaseException, path: str) -> LittleGhostError:
     if isinstance(error, LittleGhostError):
         return error
     ours: LittleGhostError
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if isinstance(code, int) else None
+    primary = _primary(error)
     if primary in _UNAVAILABLE:
         ours = StoreUnavailableError(f"{path}: {_UNAVAILABLE[primary]} ({error})", path=path)
     elif primary in _CORRUPT:
@@ -95,8 +93,7 @@ def store_error(error: BaseException, path: str) -> LittleGhostError:
 
 def is_busy(error: BaseException) -> bool:
     """Whether ``error`` only says that another process was faster, and trying again is the answer."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+    return _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 class DatabaseFile(Struct, frozen=True):
@@ -136,9 +133,16 @@ class DatabaseFile(Struct, frozen=True):
             sqlite3.Error: Anything else; see `is_busy` and `store_error`.
         """
         self._look()
+        new = not _size(self.path)
         try:
             return self._opened(self.path, self._prepare), None
         except sqlite3.Error as error:
+            if new and _primary(error) == sqlite3.SQLITE_IOERR and _size(self.log_path) is not None:
+                raise StoreUnavailableError(
+                    f"{self.path}: it was deleted while another process has it open, and that one's log is still there; stop that "
+                    f"process, remove {self.log_path} and {self.path}-shm, and try again ({error})",
+                    path=self.path,
+                ) from error
             if writes or not is_denied(error):
                 raise
             # To read beside writers takes a small file beside the log, which cannot be made here. Where there is no log, nobody
@@ -152,7 +156,7 @@ class DatabaseFile(Struct, frozen=True):
                         path=self.path,
                     ) from error
                 raise
-            return self._opened(f"{Path(self.path).as_uri()}?immutable=1", self._prepare_still), state
+            return self._opened(f"{_uri(self.path)}?immutable=1", self._prepare_still), state
 
     def _opened(self, name: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -197,6 +201,7 @@ class DatabaseFile(Struct, frozen=True):
                 if signed:  # the file was removed on purpose, and its sign forgotten
                     os.truncate(self.lease_path, 0)
                 return
+            self._check_names()
             if size > 1 or not signed:
                 return
             if pause is not None:
@@ -205,6 +210,17 @@ class DatabaseFile(Struct, frozen=True):
             f"{self.path}: it is empty, and held sessions before; restore it from a backup, or remove it to begin anew",
             path=self.path,
         )
+
+    def _check_names(self) -> None:
+        """Refuse a file with a second name, a hard link: SQLite has a log for each name, and commits in two logs lose each other."""
+        with suppress(FileNotFoundError):
+            names = os.stat(self.path).st_nlink  # noqa: PTH116
+            if names > 1:
+                raise StoreUnavailableError(
+                    f"{self.path}: the file has {names} names (hard links), and commits made by one name are lost to who uses another; "
+                    f"remove the others, which find -samefile {self.path} shows, or put a copy in its place",
+                    path=self.path,
+                )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         # Before anything is changed, for the file may be another program's; in one transaction, for tables may be made meanwhile.
@@ -261,22 +277,31 @@ class DatabaseFile(Struct, frozen=True):
             return
         new = () if version else (*sql.SCHEMAS[sql.VERSION], sql.MARK)
         steps = [sql.UPGRADES[older] for older in range(version or sql.VERSION, sql.VERSION)]
+        failures: list[Exception] = []
         # It sees what was committed before, and nobody else writes meanwhile.
         with closing(sqlite3.connect(self.path)) if version else nullcontext() as beside:
             if beside is not None:
                 connection.create_function("hour_of", 1, rows.hour_of)
                 connection.create_function("size_sum", 3, rows.size_sum)
-                connection.create_function("size_of", 2, partial(_size_of, beside))
+                connection.create_function("size_of", 2, partial(_size_of, beside, failures))
             try:
                 for statement in itertools.chain(new, *steps, [sql.MARK_VERSION]):
                     connection.execute(statement)
             except sqlite3.Error as error:
+                if failures:  # of a function SQLite only says that it failed
+                    raise failures[0] from error
                 if version and is_denied(error):
                     raise self._stuck(version) from error
                 raise
         self._recognise(connection)
 
-    def _stuck(self, version: int) -> FormatError:
+    def _stuck(self, version: int) -> LittleGhostError:
+        if os.access(self.path, os.W_OK) and os.access(os.path.dirname(self.path), os.W_OK):  # noqa: PTH120
+            return StoreUnavailableError(
+                f"{self.path}: the file has format {version}, and could not be made format {sql.VERSION} for now; look whether this "
+                "process has too many files open, and whether the files beside it can be written; then try again",
+                path=self.path,
+            )
         return FormatError(
             f"{self.path}: the file has format {version}, and is read-only for this process; open it once where it can be written, "
             f"which makes it format {sql.VERSION}",
@@ -309,6 +334,18 @@ class DatabaseFile(Struct, frozen=True):
         return 0
 
 
+def _uri(path: str) -> str:
+    """Return an absolute path as SQLite takes it where options follow.
+
+    Source: https://www.sqlite.org/uri.html#the_uri_path
+    """
+    for special in "%?#":
+        path = path.replace(special, f"%{ord(special):02x}")
+    if os.name == "nt":
+        path = "/" + path.replace("\\", "/")
+    return f"file://{path}"
+
+
 def _distrust(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
@@ -316,8 +353,13 @@ def _distrust(connection: sqlite3.Connection) -> None:
 
 def is_denied(error: BaseException) -> bool:
     """Whether ``error`` says that something cannot be written, or made, beside what is read."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    return _primary(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def _primary(error: BaseException) -> int | None:
+    """Return SQLite's result code without what is said beyond its kind; ``None`` for what is no error of SQLite's."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
 
 
 class SameFile:
@@ -359,12 +401,18 @@ class SameFile:
         return status.st_dev, status.st_ino
 
 
-def _size_of(db: sqlite3.Connection, first: object, last: object) -> int:
-    """Return how many bytes the bodies at these rowids have; ``0`` if they cannot be read, nor the session then."""
+def _size_of(db: sqlite3.Connection, failures: list[Exception], first: object, last: object) -> int:
+    """Return how many bytes the bodies at these rowids have; ``0`` if they are damaged, for then nobody can read the session either.
+
+    What may pass, as a lack of memory, of descriptors or of a lock, is put into ``failures`` and ends the upgrade: the file stays as it is.
+    """
     try:
         return db.execute(sql.SIZE_OF, (first, last)).fetchone()[0]
-    except sqlite3.DatabaseError:
-        return 0
+    except Exception as error:
+        if _primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return 0
+        failures.append(error)
+        raise
 
 
 def _words(text: object) -> list[str]:

@@ -43,7 +43,7 @@ from littleghost.sessions.contract import (
     busy,
 )
 from littleghost.sessions.recording import RecordStore
-from littleghost.sessions.records import Record, check_key
+from littleghost.sessions.records import Record, check_key, check_timeout
 from littleghost.sessions.sqlite import reading, rows, verification, writing
 from littleghost.sessions.sqlite.database import DatabaseFile, Durability, store_error
 from littleghost.sessions.sqlite.rows import Name
@@ -57,9 +57,10 @@ Answer = TypeVar("Answer")
 class _Held:
     """A lease that this process has, and what is being written under it."""
 
-    __slots__ = ("jobs", "owner", "token")
+    __slots__ = ("jobs", "lock", "owner", "token")
 
-    def __init__(self) -> None:
+    def __init__(self, lock: leases.Lock) -> None:
+        self.lock = lock
         self.token = secrets.token_hex(16)
         self.owner = os.getpid()  # a forked child has a copy of this, and not of the lock
         self.jobs: set[Job] = set()
@@ -108,7 +109,7 @@ class SQLiteStore(RecordStore):
         self._file = DatabaseFile(os.path.realpath(name), durability)
         self._reader = Worker(self._file, writes=False)
         self._writer = Worker(self._file, writes=True, outlives=self._reader)
-        self._abandoned: Job | None = None
+        self._abandoned: set[Job] = set()
         self._leases: dict[Name, _Held] = {}
         self.limits = check_limits(limits)
         # The threads know the workers and not the store, so a store that nobody has any more ends them.
@@ -213,20 +214,20 @@ class SQLiteStore(RecordStore):
     def lease(
         self, id: str, *, actor_id: str | None = None, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Lease]:
-        return self._lease(check_key(id, actor_id), timeout)
+        return self._lease(check_key(id, actor_id), check_timeout(timeout))
 
     @asynccontextmanager
     async def _lease(self, key: tuple[str | None, str], timeout: float | None) -> AsyncGenerator[Lease]:
         # Two keys share a byte once in 2**62: one then waits for the other, and nothing is wrong.
         name = _scoped(key)
-        lock = leases.hold(self._file.lease_path, rows.name_hash(name), timeout)
+        holding = leases.hold(self._file.lease_path, rows.name_hash(name), timeout)
         try:
-            await lock.__aenter__()
+            lock = await holding.__aenter__()
         except TimeoutError as error:
             raise busy(key[1], timeout) from error
         except OSError as error:
             raise store_error(error, self._file.lease_path) from error
-        held = self._leases[name] = _Held()
+        held = self._leases[name] = _Held(lock)
         try:
             yield Lease(token=held.token)
         finally:
@@ -236,7 +237,7 @@ class SQLiteStore(RecordStore):
                 while any(job.started and not job.finished for job in list(held.jobs)):
                     await asyncio.sleep(0.001)
             finally:
-                await lock.__aexit__(None, None, None)
+                await holding.__aexit__(None, None, None)
 
     async def _fenced(self, lease: Lease, asked: writing.Write) -> Commit:
         held = self._leases.get(asked.name)
@@ -248,6 +249,7 @@ class SQLiteStore(RecordStore):
                 and self._leases.get(asked.name) is held
                 and held.token == lease.token
                 and held.owner == os.getpid()
+                and held.lock.is_sound()
             )
             return writing.write(db, asked, None if valid else lease_lost(asked.name[1]))
 
@@ -263,8 +265,10 @@ class SQLiteStore(RecordStore):
 
     def _read(self, work: Callable[[sqlite3.Connection], Answer]) -> Awaitable[Answer]:
         # What reads after a write that was cancelled too late must see it, so it waits behind it.
-        abandoned = self._abandoned
-        return self._run(self._reader if abandoned is None or abandoned.finished else self._writer, Job(work))
+        for job in list(self._abandoned):
+            if job.finished:
+                self._abandoned.discard(job)
+        return self._run(self._writer if self._abandoned else self._reader, Job(work))
 
     def _change(self, work: Callable[[sqlite3.Connection], Answer]) -> Awaitable[Answer]:
         return self._run(self._writer, Job(work))
@@ -275,7 +279,7 @@ class SQLiteStore(RecordStore):
             return await job.future
         except asyncio.CancelledError:
             if not job.withdraw() and worker is self._writer:
-                self._abandoned = job
+                self._abandoned.add(job)
             raise
 
 

@@ -8,6 +8,9 @@ A process that forks closes its connections first, and opens them again when the
 and what a child inherits of a connection, even one it never touches, makes its own new ones skip locks that nobody holds for it, until
 it writes into a log that its parent has deleted. So a fork waits for the transaction under way.
 Source: https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
+
+All connections of a process to a file share what SQLite keeps of its log. So where the log is no longer the one that was opened, every
+one of them is closed before another is made, those of other stores too.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
-from littleghost.errors import LittleGhostError, StoreError
+from littleghost.errors import LittleGhostError, StoreError, StoreUnavailableError
+from littleghost.sessions.sqlite import log
 from littleghost.sessions.sqlite.database import DatabaseFile, SameFile, is_busy, is_denied, store_error
 
 __all__ = ["Job", "Worker"]
@@ -99,11 +103,11 @@ class Worker:
         # acknowledged before it was asked for.
         self._together = TOGETHER if writes else 1
         self._reset()
-        with _registry_guard:
-            _registry.add(self)
+        _register(self)
 
     def _reset(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._first: Job | None = None  # taken from the queue, and before all that are in it
         self._entry = threading.Lock()  # no job is accepted after the sign to stop
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -111,6 +115,7 @@ class Worker:
         self.using = threading.Lock()  # held while SQLite is at work
         self.connection: sqlite3.Connection | None = None
         self._state: tuple[int, int] | None = None
+        self._log: log.Identity | None = None  # that of the connection, unless it has none
         self._paused = False
 
     def submit(self, job: Job) -> None:
@@ -142,13 +147,12 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
+            while (job := self._next()) is not None:
                 jobs = [job]
                 try:
                     self._transact(jobs)
                 except Exception as error:  # noqa: BLE001 (nobody may wait for ever, whatever went wrong here)
-                    with self.using, suppress(sqlite3.Error):
-                        self._close()  # and with it whatever transaction was open
+                    self._let_go()  # and with it of whatever transaction was open
                     self._refuse([job for job in jobs if not job.finished], error)
                 del job, jobs  # else the last one, and with it its loop, would live until the next comes
         finally:
@@ -156,23 +160,48 @@ class Worker:
             if self._outlives is not None:
                 with suppress(TimeoutError):
                     self._outlives.ended.result(timeout=EXIT_SECONDS)
-            with self.using, suppress(sqlite3.Error):
+            with self.using, suppress(sqlite3.Error, OSError):
                 self._close()
             self.ended.set_result(None)
 
+    def _next(self) -> Job | None:
+        job, self._first = self._first, None
+        return job or self._jobs.get()
+
+    def _waited_as_long(self) -> list[Job]:
+        """Return the jobs behind that have waited too long too, so that they do not each wait once more."""
+        late: list[Job] = []
+        while not self._jobs.empty():  # nobody else takes from it
+            job = self._jobs.get_nowait()
+            if job is None:
+                self._jobs.put(None)
+                break
+            if not _late(job):
+                self._first = job
+                break
+            late.append(job)
+        return late
+
     def _transact(self, jobs: list[Job], *, alone: bool = False) -> None:
-        """Do ``jobs``, and those that wait behind them unless they are to be ``alone``."""
+        """Do ``jobs``, and those that wait behind them unless they are to be ``alone``.
+
+        Raises:
+            StoreUnavailableError: The log is no longer the one that was opened; the jobs that are not finished are to be refused.
+        """
         pause = SHORTEST_PAUSE
         self._stale = self._renewed = False
         while True:
             if self._stale:
                 self._let_go()
             with self.using:
+                self._check_log()  # before others are overwritten, who have begun another one
                 try:
                     connection = self._open()
                     connection.execute(self._begin)
                 except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
                     if not self._worth_another(jobs[0], error):
+                        if is_busy(error) and self._first is None:
+                            jobs += self._waited_as_long()
                         self._refuse(jobs, error)
                         return
                 else:
@@ -219,6 +248,8 @@ class Worker:
                 return jobs
             self._refuse(jobs, error)
             return []
+        if self.writes:
+            self._check_log()  # before anybody is told
         _deliver(jobs)
         return []
 
@@ -230,13 +261,32 @@ class Worker:
         if self.connection is None:
             self._same.check()  # before a new one is made in its place
             self.connection, self._state = self.file.connect(writes=self.writes)
+            self._log = None if self._state is not None else log.identity(self.file.log_path)
             self._same.remember()
         return self.connection
 
+    def _check_log(self) -> None:
+        """Raise if the log is no longer the one that this worker has open, or without a connection of its own another one."""
+        path, log_path = self.file.path, self.file.log_path
+        for worker in [self] if self.connection is not None else _workers(path):
+            opened = worker._log  # noqa: SLF001 (of the same file)
+            if opened is None or log.identity(log_path) == opened:
+                continue
+            try:
+                worker._same.check()  # noqa: SLF001
+            except StoreUnavailableError:
+                if worker is self:
+                    raise
+                continue  # it has another file, of which nothing is shared
+            if worker._log is opened:  # noqa: SLF001 (else it was closed meanwhile, and took the log with it)
+                raise log.lost(path)
+
     def _close(self) -> None:
         if self.connection is not None:
-            connection, self.connection = self.connection, None
-            connection.close()
+            with log.undisturbed(self.file.path, self.file.log_path, self._log):
+                self._log = None
+                connection, self.connection = self.connection, None
+                connection.close()
 
     def _worth_another(self, job: Job, error: BaseException) -> bool:
         """Whether to try ``job`` again."""
@@ -251,12 +301,11 @@ class Worker:
         return self._stale
 
     def _let_go(self) -> None:
-        """Close every connection of the store."""
+        """Close every connection of the process to the file."""
         self._stale, self._renewed = False, True
-        for worker in (self, self._outlives):
-            if worker is not None:
-                with worker.using, suppress(sqlite3.Error):
-                    worker._close()  # noqa: SLF001 (of the same store)
+        for worker in _workers(self.file.path):
+            with worker.using, suppress(sqlite3.Error, OSError):
+                worker._close()  # noqa: SLF001 (of the same file)
 
     def _refuse(self, jobs: list[Job], error: BaseException) -> None:
         for job in jobs:
@@ -270,7 +319,7 @@ class Worker:
         """Close the connection, once it is idle, so that the child inherits nothing of it."""
         self._paused = self.using.acquire(timeout=FORK_SECONDS)
         if self._paused:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error, OSError):
                 self._close()
 
     def after_fork_in_parent(self) -> None:
@@ -322,19 +371,32 @@ def _closed(path: str) -> StoreError:
     return StoreError(f"{path}: the store is closed; make a new one", path=path)
 
 
-_registry: weakref.WeakSet[Worker] = weakref.WeakSet()
+_registry: tuple[weakref.ref[Worker], ...] = ()
+"""Replaced and never changed, so that it can be read while a fork holds the guard and waits for the reader."""
 _registry_guard = threading.Lock()
 _inherited: list[sqlite3.Connection] = []
 
 
+def _register(worker: Worker) -> None:
+    global _registry  # noqa: PLW0603
+    with _registry_guard:
+        _registry = (*(known for known in _registry if known() is not None), weakref.ref(worker))
+
+
+def _workers(path: str | None = None) -> list[Worker]:
+    """Return those that there are, or those of the file ``path``."""
+    known = [worker for reference in _registry if (worker := reference()) is not None]
+    return known if path is None else [worker for worker in known if worker.file.path == path]
+
+
 def _before_fork() -> None:
     _registry_guard.acquire()
-    for worker in _registry:
+    for worker in _workers():
         worker.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    for worker in _registry:
+    for worker in _workers():
         worker.after_fork_in_parent()
     _registry_guard.release()
 
@@ -342,13 +404,12 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _registry_guard  # noqa: PLW0603
     _registry_guard = threading.Lock()
-    for worker in _registry:
+    for worker in _workers():
         worker.after_fork_in_child()
 
 
 def _at_exit() -> None:
-    with _registry_guard:
-        workers = list(_registry)
+    workers = _workers()
     for worker in workers:
         worker.stop()
     ends = time.monotonic() + EXIT_SECONDS
