@@ -218,6 +218,9 @@ if TYPE_CHECKING:
         Message as Message,
     )
     from littleghost.models.contract import (
+        AnswerFormat as AnswerFormat,
+    )
+    from littleghost.models.contract import (
         Model as Model,
     )
     from littleghost.models.contract import (
@@ -494,7 +497,7 @@ _HOMES = {
     ),
     "loop": ("RunLimits",),
     "message": ("Message",),
-    "models.contract": ("Model", "ModelRequest", "ToolSpec"),
+    "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from littleghost.events import ModelEvent
 from littleghost.message import Message
 
-__all__ = ["Model", "ModelRequest", "ToolSpec"]
+__all__ = ["AnswerFormat", "Model", "ModelRequest", "ToolSpec"]
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
@@ -28,6 +28,20 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     schema: dict[str, Any]
 
 
+class AnswerFormat(Struct, frozen=True, kw_only=True):
+    """The form that a provider is to hold an answer to.
+
+    Attributes:
+        name: What the form is called, ``[A-Za-z0-9_-]{1,64}``.
+        schema: The JSON Schema of the answer, an object. The answer's text is then JSON that fits it.
+        description: What it is for.
+    """
+
+    name: str
+    schema: dict[str, Any]
+    description: str = ""
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """One model call.
 
@@ -36,12 +50,17 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
         tools: The tools the model may call.
         settings: Options of the provider, passed on as they are, such as ``temperature``.
         timeout: Seconds that are left for the call, or ``None``.
+        tool_choice: ``auto``: the model calls tools or answers; ``required``: it must call one; ``none``: it must not; any other
+            string is the name of the tool that it must call. A model without the capability ``tool_choice`` passes over it.
+        format: The form of the answer, only for a model with the capability ``answer_format``.
     """
 
     messages: list[Message]
     tools: tuple[ToolSpec, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     timeout: float | None = None
+    tool_choice: str = "auto"
+    format: AnswerFormat | None = None
 
 
 class Model(ABC):
@@ -49,7 +68,15 @@ class Model(ABC):
 
     A subclass needs `stream` alone. It maps every error of its SDK to `ModelError`, `CredentialError` or `ConfigurationError`, retries what
     is worth it and tells of that by `Retrying` events, and stops at once when its task is cancelled.
+
+    Attributes:
+        capabilities: What it can beyond answering and calling tools: ``tool_choice``, ``answer_format`` (it holds an answer to a JSON
+            Schema), ``images``, ``documents``.
+        context_window: Tokens that a request and its answer may have together, or ``None`` where that is not known.
     """
+
+    capabilities: frozenset[str] = frozenset()
+    context_window: int | None = None
 
     @property
     def name(self) -> str:
