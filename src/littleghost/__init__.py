@@ -421,6 +421,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -558,6 +564,8 @@ _HOMES = {
     ),
     "tools.contract": ("RunContext", "Tool", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }
