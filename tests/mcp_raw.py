@@ -14,7 +14,8 @@ import threading
 import time
 from typing import Any
 
-HOW: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+GIVEN = sys.argv[1] if len(sys.argv) > 1 else "{}"
+HOW: dict[str, Any] = json.loads(open(GIVEN[1:]).read() if GIVEN.startswith("@") else GIVEN)
 OBJECT = {"type": "object"}
 TOOLS = [
     {"name": name, "inputSchema": OBJECT}
@@ -31,6 +32,7 @@ TOOLS = [
         "pid",
         "deafen",
         "look",
+        "flood",
     )
 ]
 lock = threading.Lock()
@@ -107,6 +109,9 @@ def call(id: Any, name: str, arguments: dict[str, Any]) -> None:
             sys.stdout.flush()
     elif name == "refuse":
         send({"id": id, "error": {"code": arguments.get("code", -32602), "message": "no " * 5000}})
+    elif name == "flood":
+        while True:
+            send({"id": "mine", "method": "roots/list"})
     elif name == "deafen":
         send({"id": id, "result": text("deaf")})
         time.sleep(600)
@@ -165,7 +170,7 @@ def handle(message: dict[str, Any]) -> None:
             send({"id": id, "result": {"resultType": "input_required", "requestState": "x"}})
             return
         work = (id, params["name"], params.get("arguments") or {})
-        if params["name"] == "deafen":
+        if params["name"] in ("deafen", "flood"):
             call(*work)
         threading.Thread(target=call, args=work, daemon=True).start()
     elif method == "notifications/cancelled":

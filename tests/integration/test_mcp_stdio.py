@@ -37,6 +37,7 @@ from littleghost import (
     Workspace,
 )
 from littleghost.testing import ScriptedModel
+from littleghost.tools.mcp import pipes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not run on Windows")
 
@@ -257,7 +258,8 @@ async def test_an_optional_server_may_be_missing(caplog: pytest.LogCaptureFixtur
     assert "tools are left out" in caplog.text
 
 
-async def test_a_server_that_says_nothing(tmp_path: Path) -> None:
+async def test_a_server_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "EXIT_SECONDS", 0.1)
     for how in ({"silent": True}, {"slowly": True}):
         started = tmp_path / f"started-{len(how)}"
         toolset = MCPToolset.stdio(raw(**how, started=str(started)), connect_timeout=0.5)
@@ -292,8 +294,6 @@ async def test_the_deadline_ends_the_wait_for_a_server() -> None:
 
 
 async def test_a_server_that_does_not_want_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from littleghost.tools.mcp import pipes
-
     monkeypatch.setattr(pipes, "EXIT_SECONDS", 0.1)
     monkeypatch.setattr(pipes, "TERM_SECONDS", 0.1)
     async with opened(MCPToolset.stdio(raw(stubborn=True))) as tools:

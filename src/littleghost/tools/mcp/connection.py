@@ -189,10 +189,12 @@ class Connection:
                 f"{self._name} does not list its tools: {link.fate.words or said(error.message)}",
                 details=link.fate.details,
             ) from error
-        except (ValidationError, RuntimeError) as error:
-            if isinstance(error, LittleGhostError):
-                raise
-            raise ToolConnectionError(f"{self._name} lists its tools in a form that is not MCP's") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            place = said(".".join(map(str, first["loc"])), 200)
+            raise ToolConnectionError(
+                f"{self._name} lists its tools in a form that is not MCP's ({place}: {said(first['msg'], 200)})"
+            ) from error
 
     async def call(self, tool: str, arguments: dict[str, Any], *, idempotent: bool) -> types.CallToolResult:
         """Call a tool of the server, and return what it answered.

@@ -49,12 +49,13 @@ class Fate:
         refused: The HTTP status by which it refused the credentials.
         lost: It may have reached the server; no answer will come.
         error: What stood behind it.
+        over: The connection is being closed; what happens from now on is no reason for anything.
     """
 
     def __init__(self) -> None:
         self.words = ""
         self.details = ""
-        self.unsent = self.expired = self.lost = False
+        self.unsent = self.expired = self.lost = self.over = False
         self.refused: int | None = None
         self.error: BaseException | None = None
 

@@ -134,6 +134,8 @@ async def _conversation(
 
 async def _tell_end(process: Process, stdio: Stdio, errors: asyncio.Task[bytes], fate: Fate) -> None:
     """Note how the program ended, if it did, before anybody learns that it is gone."""
+    if fate.over:
+        return
     ending = asyncio.ensure_future(process.wait())
     try:
         await asyncio.wait([ending], timeout=1.0)
@@ -187,11 +189,13 @@ async def _hand_on(process: Process, receiver: Any, server: str, fate: Fate) -> 
                     log.debug("%s printed a line that is no message", server)
                     if garbage > GARBAGE:
                         fate.words = f"it printed more than {GARBAGE} lines that are no messages"
+                        await process.kill()
                         return
                     continue
                 await receiver.send(SessionMessage(message))
             if len(buffer) > MESSAGE_BYTES:
                 fate.words = f"it sent a message of more than {MESSAGE_BYTES >> 20} MiB"
+                await process.kill()
                 return
     except (ToolError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
