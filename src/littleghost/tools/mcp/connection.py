@@ -81,10 +81,13 @@ class _Link:
                 async with ClientSession(
                     cast("Any", heard), cast("Any", outbound), client_info=info
                 ) as session:
-                    await _greet(session)
-                    self.session = session
-                    self._ready.set_result(None)
-                    await self.ended.wait()
+                    try:
+                        await _greet(session)
+                        self.session = session
+                        self._ready.set_result(None)
+                        await self.ended.wait()
+                    finally:
+                        self.fate.over = True
         finally:
             self.ended.set()
 
