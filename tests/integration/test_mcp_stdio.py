@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -37,7 +38,7 @@ from littleghost import (
     Workspace,
 )
 from littleghost.testing import ScriptedModel
-from littleghost.tools.mcp import pipes
+from littleghost.tools.mcp import connection, pipes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are not run on Windows")
 
@@ -234,6 +235,38 @@ async def test_a_server_that_cannot_be_started_again(tmp_path: Path) -> None:
             await said(tools["die"])
         with pytest.raises(ToolConnectionError, match=r"program not found.* The call was not made"):
             await said(tools["echo"])
+
+
+async def test_a_server_that_says_nothing_when_it_is_started_again(tmp_path: Path) -> None:
+    """Each try is bounded, and of those that failed nothing is left but what is being ended."""
+    how, started = tmp_path / "how", tmp_path / "started"
+    how.write_text(json.dumps({"started": str(started)}))
+    toolset = MCPToolset.stdio([*raw()[:-1], f"@{how}"], connect_timeout=0.3, timeout=None)
+    async with opened(toolset) as tools:
+        how.write_text(json.dumps({"started": str(started), "silent": True}))
+        with pytest.raises(ToolConnectionError, match="went away"):
+            await said(tools["die"])
+        with pytest.raises(ToolConnectionError, match="The call was not made"):
+            await said(tools["echo"])
+        how.write_text(json.dumps({"started": str(started)}))
+        assert await said(tools["echo"], text="here again") == "here again"
+        pids = [int(pid) for pid in started.read_text().split()]
+        assert len(pids) == 5
+        assert [alive(pid) for pid in pids] == [False, False, False, False, True]
+
+
+async def test_a_server_that_dies_at_every_call_is_not_started_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RECONNECTIONS", 2)
+    started = tmp_path / "started"
+    async with opened(MCPToolset.stdio(raw(started=str(started)))) as tools:
+        for _ in range(3):
+            with pytest.raises(ToolConnectionError, match="went away"):
+                await said(tools["die"])
+        with pytest.raises(ToolConnectionError, match=r"lost too often. The call was not made"):
+            await said(tools["echo"])
+    assert len(started.read_text().split()) == 3
 
 
 async def test_a_server_that_is_not_there() -> None:

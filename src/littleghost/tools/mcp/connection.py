@@ -116,17 +116,23 @@ class _Link:
             f"{self._name} cannot be reached: {words}", details=self.fate.details
         ) from (self.fate.error or error)
 
-    async def close(self) -> None:
-        """End the session and the server's program, and return when they are gone."""
+    def end(self) -> None:
+        """Have it end; `close` waits for that."""
         self.ended.set()
         if self.session is None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """End the session and the server's program, and return when they are gone."""
+        self.end()
         try:
             await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
         finally:
             self._task.cancel()
             await _to_its_end(self._task)
             self._ready.cancel()
+        if self.session is not None and not self._task.cancelled() and self._task.exception() is not None:
+            log.warning("the connection to %s ended badly", self._name, exc_info=self._task.exception())
 
 
 async def _greet(session: ClientSession) -> None:
@@ -253,7 +259,8 @@ class Connection:
                         f"{self._name} cannot be reached: {words}. The call was not made."
                     ) from (fate.error or error)
                 if not (gone or fate.lost):
-                    raise ToolError(said(error.message) or f"{self._name} refused the call") from error
+                    told = said(error.message) or f"{self._name} refused the call"
+                    raise ToolError(f"{told} ({words})" if words else told) from error
                 if again:
                     again = False
                     log.warning("%s is gone (%s); an idempotent call is made again", self._name, words)
@@ -281,9 +288,9 @@ class Connection:
                     await asyncio.sleep(pause)
                     pause *= 2
                 self._reconnections += 1
+                link = await self._connect()
                 try:
                     async with asyncio.timeout(self._options.connect_timeout):
-                        link = await self._connect()
                         await link.greeted()
                 except (ToolConnectionError, TimeoutError) as failure:
                     error = failure
@@ -292,6 +299,9 @@ class Connection:
                 else:
                     log.warning("%s was connected again", self._name)
                     return link
+                finally:
+                    if link.session is None:
+                        link.end()
             told = (
                 str(error) if isinstance(error, ToolConnectionError) else f"{self._name} was lost too often"
             )

@@ -98,11 +98,12 @@ class MCPToolset(Toolset):
             try:
                 listed = await connection.tools()
             except ToolConnectionError as error:
-                details = getattr(error, "details", "")
-                told = f"{error}; it printed: {details}" if details else str(error)
+                details: str = getattr(error, "details", "")
+                if details:
+                    error.message += f"; it printed: {details}"
                 if not self._options.optional:
-                    raise ToolConnectionError(told) from error
-                log.warning("%s. Its tools are left out.", told)
+                    raise
+                log.warning("%s. Its tools are left out.", error)
                 yield []
             else:
                 found = offers(listed, self._options, self._name)

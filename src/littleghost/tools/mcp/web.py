@@ -60,18 +60,22 @@ class _Guarded(httpx2.AsyncBaseTransport):
             self._resumptions += LAST_EVENT_ID in request.headers
             if LAST_EVENT_ID not in request.headers or self._resumptions > RESUMPTIONS:
                 return httpx2.Response(405, request=request)
-        if _origin(request.url) == _origin(self._url):
+        url, headers = request.url, request.headers.copy()
+        headers["accept-encoding"] = "identity"
+        if _origin(url) == _origin(self._url):
             try:
-                request.headers.update(await _given(self._headers))
+                headers.update(await _given(self._headers))
             except Exception as error:  # noqa: BLE001 (it is whoever wrote the function that must hear of it)
                 fate.unsent, fate.error = True, error
                 fate.words = f"its headers could not be had ({type(error).__name__})"
                 return httpx2.Response(503, request=request)
-            if self._url.query:
-                request.url = request.url.copy_with(query=self._url.query)
-        request.headers["accept-encoding"] = "identity"
+            url = url.copy_with(query=self._url.query or None)
+        # The client logs the request it made, which therefore stays as it was.
+        sent = httpx2.Request(
+            request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
+        )
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._inner.handle_async_request(sent)
         except (
             httpx2.ConnectError,
             httpx2.ConnectTimeout,
