@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcpside import Line, Web
 
@@ -226,6 +227,23 @@ async def test_headers_do_not_follow_a_redirect_to_another_place(shop: Web, guar
     with pytest.raises(ToolConnectionError, match="not followed"):
         await Agent(ScriptedModel([]), tools=[toolset]).ask("Go")
     assert shop.seen()[before:] == []
+
+
+async def test_headers_and_query_go_to_the_servers_own_origin_whatever_the_sdk_does() -> None:
+    sent: list[httpx2.Request] = []
+
+    class Recording(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            sent.append(request)
+            return httpx2.Response(200, stream=httpx2.ByteStream(b""))
+
+    own = httpx2.URL("https://example.com/mcp?key=swordfish")
+    transport = web._Guarded(own, {"Authorization": "hunter2"}, Recording())
+    others = ["https://example.com:444/mcp", "http://example.com/mcp", "https://example.org/mcp"]
+    for url in ["https://example.com/other", *others]:
+        await transport.handle_async_request(httpx2.Request("POST", url))
+    assert [request.headers.get("authorization") for request in sent] == ["hunter2", None, None, None]
+    assert [request.url.query for request in sent] == [b"key=swordfish", b"", b"", b""]
 
 
 async def test_a_redirect_within_the_server_is_followed(guarded: Web) -> None:

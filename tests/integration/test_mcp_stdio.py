@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from mcpside import REAL, Line, alive, raw
 
 from littleghost import (
     Agent,
+    BubblewrapSandbox,
     CancellationToken,
     ConfigurationError,
     Deadline,
@@ -360,6 +362,19 @@ async def test_in_the_sandbox_of_the_run(tmp_path: Path) -> None:
         assert str(tmp_path / "in") in place
         assert '"A": "1"' in place
         assert '"HOME"' not in place
+
+
+async def test_in_a_sandbox_that_isolates(tmp_path: Path, require: Any) -> None:
+    probe = await BubblewrapSandbox.probe()
+    require(probe.available, "bubblewrap", "apt-get install bubblewrap")
+    require(Path("/usr/bin/python3").exists(), "/usr/bin/python3", "apt-get install python3")
+    shutil.copy(Path(__file__).parents[1] / "mcp_raw.py", tmp_path)
+    toolset = MCPToolset.stdio(["/usr/bin/python3", "mcp_raw.py"], sandbox=True)
+    async with BubblewrapSandbox(Workspace(tmp_path)) as sandbox, opened(toolset, sandbox=sandbox) as tools:
+        assert int(await said(tools["pid"])) < 10  # in a namespace of its own
+        with pytest.raises(ToolConnectionError):
+            await said(tools["die"])
+        assert await said(tools["echo"], text="again") == "again"
 
 
 async def test_a_sandbox_that_goes_takes_its_server_along(tmp_path: Path) -> None:
