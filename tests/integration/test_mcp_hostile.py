@@ -171,7 +171,7 @@ async def test_a_server_that_asks_without_end(monkeypatch: pytest.MonkeyPatch) -
     """It sends requests and reads no answers. Nothing of it piles up here, and the call ends in time."""
     monkeypatch.setattr(jsonrpc_dispatcher, "_ABANDON_WRITE_TIMEOUT", 0.1)
     monkeypatch.setattr(pipes, "EXIT_SECONDS", 0.1)
-    async with opened(raw(), timeout=0.5) as tools:
+    async with opened(raw(), timeout=1.0) as tools:
         with pytest.raises(ToolTimeoutError):
             await said(tools["flood"])
         assert len(asyncio.all_tasks()) < 30

@@ -181,6 +181,32 @@ async def test_the_official_server_is_told_too() -> None:
         assert not alive(held.pid)
 
 
+async def test_cancelled_over_and_over_it_still_ends_the_server() -> None:
+    """As anyio's cancel scopes do."""
+    pids: list[int] = []
+    begun = asyncio.Event()
+
+    async def run() -> None:
+        async with opened(MCPToolset.stdio(raw())) as tools:
+            pids.append(int(await said(tools["pid"])))
+            begun.set()
+            await said(tools["silent"])
+
+    running = asyncio.create_task(run())
+    await begun.wait()
+    while not running.done():
+        running.cancel()
+        await asyncio.sleep(0)
+    assert running.cancelled()
+    assert not alive(pids[0])
+
+
+def test_from_synchronous_code() -> None:
+    script = [calls(("echo", {"text": "heard"})), "Done."]
+    run = Agent(ScriptedModel(script), tools=[MCPToolset.stdio(raw())]).ask_sync("Go")
+    assert run.messages[2].tool_results[0].text == "heard"
+
+
 async def test_a_call_that_takes_too_long() -> None:
     async with Line() as line, opened(MCPToolset.stdio(raw(), timeout=0.3)) as tools:
         with pytest.raises(ToolTimeoutError, match=r"within 0.3 s .* effect is unknown"):
@@ -212,6 +238,15 @@ async def test_an_idempotent_call_is_made_again_once(tmp_path: Path) -> None:
         with pytest.raises(ToolConnectionError):
             await said(tools["die"], ledger=str(ledger))
         assert ledger.read_text() == "once\n" * 4
+
+
+async def test_an_idempotent_call_that_cannot_be_made_again_may_have_taken_effect(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.symlink_to(sys.executable)
+    async with opened(MCPToolset.stdio([program, *raw()[1:]], idempotent=["die"])) as tools:
+        program.unlink()
+        with pytest.raises(ToolConnectionError, match=r"program not found.* effect is unknown"):
+            await said(tools["die"])
 
 
 async def test_a_server_that_dies_while_calls_are_under_way_is_started_again_once(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_structured_content_is_shown_where_there_is_no_other() -> None:
     assert blocks_of(CallToolResult(content=[], structured_content={"a": "ä"}), 1_000) == [Text('{"a": "ä"}')]
     both = CallToolResult(content=[TextContent(text="one")], structured_content={"result": "one"})
     assert blocks_of(both, 1_000) == [Text("one")]
-    assert blocks_of(CallToolResult(content=[]), 1_000) == [Text("")]
+    assert blocks_of(CallToolResult(content=[]), 1_000) == [Text("[no content]")]
 
 
 async def test_a_missing_sandbox_is_named() -> None:

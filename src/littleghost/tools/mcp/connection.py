@@ -43,6 +43,7 @@ RECONNECTIONS = 20
 """How often a run connects to one server again, which may be one that dies at every call."""
 CLOSE_SECONDS = 10.0
 """What a connection gets to close by itself."""
+NOT_MADE = "The call was not made."
 UNKNOWN = "Whether the call took effect is unknown."
 
 _Answer = types.CallToolResult | types.InputRequiredResult
@@ -220,10 +221,9 @@ class Connection:
             async with asyncio.timeout(seconds):
                 answer = await self._answered(tool, arguments, idempotent=idempotent)
         except TimeoutError as error:
-            if isinstance(error, LittleGhostError):
-                raise
+            waited = "in time" if seconds is None else f"within {seconds:g} s"
             raise ToolTimeoutError(
-                f"{self._name} did not answer within {seconds:g} s and was told to stop. {UNKNOWN}"
+                f"{self._name} did not answer {waited} and was told to stop. {UNKNOWN}"
             ) from error
         if isinstance(answer, types.InputRequiredResult):
             raise ToolError(f"{self._name} asks for more input in the middle of the call, which is not given")
@@ -232,8 +232,12 @@ class Connection:
     async def _answered(self, tool: str, arguments: dict[str, Any], *, idempotent: bool) -> _Answer:
         request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
         again, tries, pause = idempotent, TRIES, PAUSE
+        effect = NOT_MADE
         while True:
-            link = await self._linked()
+            try:
+                link = await self._linked()
+            except ToolConnectionError as error:
+                raise ToolConnectionError(f"{error}. {effect}") from error
             fate = Fate()
             token = web.fate_of_call.set(fate)
             try:
@@ -255,14 +259,14 @@ class Connection:
                         await asyncio.sleep(0 if fate.expired else pause)
                         pause *= 2
                         continue
-                    raise ToolConnectionError(
-                        f"{self._name} cannot be reached: {words}. The call was not made."
-                    ) from (fate.error or error)
+                    raise ToolConnectionError(f"{self._name} cannot be reached: {words}. {effect}") from (
+                        fate.error or error
+                    )
                 if not (gone or fate.lost):
                     told = said(error.message) or f"{self._name} refused the call"
                     raise ToolError(f"{told} ({words})" if words else told) from error
                 if again:
-                    again = False
+                    again, effect = False, UNKNOWN
                     log.warning("%s is gone (%s); an idempotent call is made again", self._name, words)
                     continue
                 raise ToolConnectionError(
@@ -302,10 +306,10 @@ class Connection:
                 finally:
                     if link.session is None:
                         link.end()
-            told = (
-                str(error) if isinstance(error, ToolConnectionError) else f"{self._name} was lost too often"
-            )
-            raise ToolConnectionError(f"{told}. The call was not made.") from error
+            if isinstance(error, ToolConnectionError):
+                raise error
+            told = "was lost too often" if error is None else "does not answer any more"
+            raise ToolConnectionError(f"{self._name} {told}") from error
 
     async def _connect(self) -> _Link:
         """Start a connection, in place of the one before."""

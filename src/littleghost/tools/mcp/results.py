@@ -52,7 +52,7 @@ def blocks_of(result: types.CallToolResult, limit: int) -> list[Block]:
         blocks.append(
             Text(f"[{len(result.content) - BLOCKS} more items left out: a result may have {BLOCKS}]")
         )
-    return blocks or [Text("")]
+    return blocks or [Text("[no content]")]
 
 
 class _Room:
