@@ -17,11 +17,16 @@ from littleghost.cancellation import CancellationToken
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.events import Event
-from littleghost.loop import Book, RunLimits, check_bound
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
-from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for, stoppable, undisturbed
+from littleghost.runs.driver import Driver
+from littleghost.runs.effects import Book
+from littleghost.runs.emitter import Emitter
+from littleghost.runs.journal import NoJournal, SessionJournal
+from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.run import Run
+from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -441,8 +446,7 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
-                listen=None if channel is None else channel.hear,
-                ready=None if channel is None else channel.ready,
+                emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
             )
             return await driver.drive(new, resumed=new is None)
 

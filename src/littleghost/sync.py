@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
-    from littleghost.loop import RunLimits
     from littleghost.message import Message
-    from littleghost.run import Run
+    from littleghost.runs.limits import RunLimits
+    from littleghost.runs.run import Run
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
