@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
-from littleghost import data, transcript
+from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
@@ -27,6 +27,7 @@ from littleghost.runs.journal import NoJournal, SessionJournal
 from littleghost.runs.limits import RunLimits, check_bound, deadline_for
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
+from littleghost.runs.tracing import Content, Redactor, agent_span
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -187,6 +188,8 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
+        capture_content: Whether spans hold messages, arguments and results: ``False``, ``True``, or a function that is called with the
+            name of each attribute of that kind and its value in the form of JSON, and returns what is to be recorded (``None``: nothing).
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -198,6 +201,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        capture_content: bool | Redactor = False,
     ) -> None:
         if (
             session_store is not None
@@ -217,6 +221,11 @@ class Runtime:
         self._store: SessionStore | None = session_store if isinstance(session_store, SessionStore) else None
         self._workspace = workspace
         self._sandbox = sandbox
+        if not isinstance(capture_content, bool) and not callable(capture_content):
+            raise ConfigurationError(
+                f"capture_content must be True, False or a function, not {data.kind(capture_content)}"
+            )
+        self._content = Content(capture=capture_content)
         self._models: dict[str, Model] = {}
         self._owned = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -407,6 +416,9 @@ class Runtime:
             if session is not None:
                 with stoppable(token):
                     await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+            span = telemetry.NOTHING
+            if new is not None:
+                span = self._span(stack, agent, model, run_id, session)
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
@@ -431,12 +443,15 @@ class Runtime:
                 journal = SessionJournal(
                     session, len(book.messages), data.pack_object(context.state, "state")
                 )
+            if new is None:
+                span = self._span(stack, agent, model, run_id, session, resumed=True)
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
             driver = Driver(
                 run_id=run_id,
-                agent=agent.name,
+                span=span,
+                content=self._content,
                 model=model,
                 instructions=instructions(context) if callable(instructions) else instructions,
                 settings=agent.settings,
@@ -449,6 +464,29 @@ class Runtime:
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
             )
             return await driver.drive(new, resumed=new is None)
+
+    def _span(
+        self,
+        stack: AsyncExitStack,
+        agent: Runnable,
+        model: Model,
+        run_id: str,
+        session: Session | None,
+        *,
+        resumed: bool = False,
+    ) -> telemetry.Span:
+        """Begin the span of a run, which ends with ``stack``."""
+        if not telemetry.recording():
+            return telemetry.NOTHING
+        return stack.enter_context(
+            agent_span(
+                agent.name,
+                model=model,
+                run_id=run_id,
+                session_id=None if session is None else session.id,
+                resumed=resumed,
+            )
+        )
 
     def _model(self, model: Model | str) -> Model:
         if not isinstance(model, str):

@@ -19,6 +19,7 @@ from littleghost.runs.run import Run
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
+from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
 
 __all__ = ["Driver"]
@@ -35,7 +36,8 @@ class Driver:
         self,
         *,
         run_id: str,
-        agent: str,
+        span: telemetry.Span,
+        content: Content,
         model: Model,
         instructions: str | None,
         settings: Mapping[str, Any],
@@ -48,7 +50,7 @@ class Driver:
         emitter: Emitter,
     ) -> None:
         self._run_id = run_id
-        self._agent = agent
+        self._span = span
         self._context = context
         self._book = book
         self._journal = journal
@@ -67,6 +69,7 @@ class Driver:
             deadline=context.deadline,
             emitter=emitter,
             stopping=self._stopping,
+            content=content,
         )
         self._tools = ToolCalls(
             tools,
@@ -75,6 +78,7 @@ class Driver:
             state=self._state,
             emitter=emitter,
             stopping=self._stopping,
+            content=content,
         )
 
     async def drive(self, new: Message | None, *, resumed: bool = False) -> Run:
@@ -87,26 +91,15 @@ class Driver:
             DeadlineExceeded: The same, by the deadline.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled.
         """
-        attributes: dict[str, telemetry.Attribute] = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": self._agent,
-            "littleghost.run_id": self._run_id,
-            "littleghost.resumed": resumed,
-        }
         try:
-            with (
-                self._stopping.watching(),
-                telemetry.span(f"invoke_agent {self._agent}", attributes) as span,
-            ):
+            with self._stopping.watching():
                 self._emitter.emit(
                     events.RunStarted(
                         run_id=self._run_id, session_id=self._context.session_id, resumed=resumed
                     )
                 )
                 ending = await self._turns(new)
-                span.set("littleghost.outcome", ending.outcome)
-                if ending.error is not None:
-                    span.fail(ending.error)
+                run_ended(self._span, ending.outcome, ending.error, self._book.usage)
         finally:
             await self._tools.end()
         self._emitter.emit(
