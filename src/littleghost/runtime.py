@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
+import msgspec
+
 from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken
 from littleghost.content import Document, Image, Text
@@ -25,6 +27,7 @@ from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import NoJournal, SessionJournal
 from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.runs.tracing import Content, Redactor, agent_span
@@ -416,9 +419,8 @@ class Runtime:
             if session is not None:
                 with stoppable(token):
                     await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
-            span = telemetry.NOTHING
-            if new is not None:
-                span = self._span(stack, agent, model, run_id, session)
+            # A new question has a trace of its own, which begins here; a resumed run belongs to one that only the session names.
+            span = telemetry.NOTHING if new is None else self._span(stack, agent, model, run_id, session)
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
@@ -440,11 +442,20 @@ class Runtime:
                     )
                 book.messages = await session.journal()
                 context.state = await session.state()
+                metadata = await session.metadata()
+                book.notes = book.noted = Notes.read(metadata)
                 journal = SessionJournal(
-                    session, len(book.messages), data.pack_object(context.state, "state")
+                    session,
+                    len(book.messages),
+                    data.pack_object(context.state, "state"),
+                    metadata,
+                    book.notes,
                 )
+                book.notes = _introduced(book.notes, agent.name, resumed=new is None)
             if new is None:
-                span = self._span(stack, agent, model, run_id, session, resumed=True)
+                span = self._span(stack, agent, model, run_id, session, resumed=True, trace=book.notes.trace)
+            if span.recorded and session is not None and (new is not None or book.notes.trace is None):
+                book.notes = msgspec.structs.replace(book.notes, trace=telemetry.current_operation())
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
@@ -474,10 +485,15 @@ class Runtime:
         session: Session | None,
         *,
         resumed: bool = False,
+        trace: str | None = None,
     ) -> telemetry.Span:
-        """Begin the span of a run, which ends with ``stack``."""
+        """Begin the span of a run, which ends with ``stack``; below the span that ``trace`` names, linked to where it was asked for."""
         if not telemetry.recording():
             return telemetry.NOTHING
+        link = None
+        if trace is not None:
+            link = telemetry.current_operation()
+            stack.enter_context(telemetry.operation(trace))
         return stack.enter_context(
             agent_span(
                 agent.name,
@@ -485,6 +501,7 @@ class Runtime:
                 run_id=run_id,
                 session_id=None if session is None else session.id,
                 resumed=resumed,
+                link=link,
             )
         )
 
@@ -573,6 +590,22 @@ async def _tools(
     if twice:
         raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
     return tools
+
+
+def _introduced(notes: Notes, agent: str, *, resumed: bool) -> Notes:
+    """Return ``notes`` as the next commit writes them: the session has a life, and the agent its name.
+
+    Raises:
+        ConfigurationError: Another agent's run is to go on.
+    """
+    if resumed and notes.agent is not None and notes.agent != agent:
+        raise ConfigurationError(
+            f"agent {agent!r} cannot go on with a run of agent {notes.agent!r}; resume it with an agent of that name"
+        )
+    name = None if agent == DEFAULT_AGENT else agent
+    if notes.life is not None and notes.agent == name:
+        return notes
+    return msgspec.structs.replace(notes, life=notes.life or os.urandom(8).hex(), agent=name)
 
 
 def _new_message(message: Any) -> Message:

@@ -332,6 +332,44 @@ async def test_a_resumed_run_says_so(exporter: InMemorySpanExporter):
     assert resumed == [False, True]
 
 
+async def test_a_resumed_run_joins_the_trace_of_the_one_that_was_killed(exporter: InMemorySpanExporter):
+    store = MemoryStore()
+    killed = Session(id="s", store=store)
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(agent(call("fail"), ModelUnavailableError()), "x", session_id="s")
+        (first,) = named(exporter, "invoke_agent helper")
+        assert (await killed.metadata())["littleghost"]["trace"] == (
+            f"00-{first.context.trace_id:032x}-{first.context.span_id:016x}-{first.context.trace_flags:02x}"
+        )
+        for _ in range(2):
+            with telemetry.span("worker"):
+                await runtime.resume(agent(ModelUnavailableError()), session_id="s")
+        await runtime.ask(agent("y"), "another", session_id="s")
+        with telemetry.span("after"):
+            pass
+    _, *resumed, last = named(exporter, "invoke_agent helper")
+    workers = named(exporter, "worker")
+    assert [ids(span.parent) for span in resumed] == [ids(first.context)] * 2
+    assert [ids(span.links[0].context) for span in resumed] == [ids(worker.context) for worker in workers]
+    assert [last.parent, list(last.links)] == [None, []]
+    assert named(exporter, "after")[0].parent is None
+    loads = [span for span in named(exporter, "session_store.load") if span.parent]  # one was the test's
+    assert [ids(span.parent) for span in loads] == [ids(span.context) for span in (first, *workers, last)]
+
+
+async def test_without_a_recorder_no_trace_is_noted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    store = MemoryStore()
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(agent("x"), "x", session_id="s")
+    assert "trace" not in (await Session(id="s", store=store).metadata())["littleghost"]
+
+
+def ids(context: Any) -> tuple[int, int]:
+    """What tells a span from all others."""
+    return context.trace_id, context.span_id
+
+
 def failed(span: ReadableSpan) -> str | None:
     """The class name of the error, checked to be all that is told of it."""
     assert not span.events, "an exception's text is content"
