@@ -51,6 +51,7 @@ __all__ = [
     "import_sessions",
     "open_store",
     "retention",
+    "unfinished_sessions",
     "verify_sessions",
 ]
 
@@ -353,6 +354,15 @@ def expire_sessions(
     return _iterated(
         upkeep.expire_sessions(_store_of(store), expire_after=expire_after, batch=batch, pause=pause)
     )
+
+
+def unfinished_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+) -> Generator[contract.SessionInfo]:
+    """Do what `littleghost.unfinished_sessions` does."""
+    return _iterated(upkeep.unfinished_sessions(_store_of(store), actor_id=actor_id))
 
 
 @contextmanager
