@@ -292,15 +292,27 @@ def test_ctrl_c_at_any_place_of_the_first_call_leaves_the_portal_usable():
 
 @pytest.mark.parametrize("fails", [False, True], ids=["a body that works", "a body that fails"])
 def test_ctrl_c_at_any_place_of_a_block_leaves_it(fails: bool):
-    store = sync.MemoryStore()
+    class Held:
+        inside = 0
+
+        async def __aenter__(self) -> None:
+            self.inside += 1
+
+        async def __aexit__(self, *_: object) -> None:
+            self.inside -= 1
+
+    class Holding(littleghost.MemoryStore):
+        def synchronize(self, id: str, **options: Any) -> Any:
+            return held
+
+    held, store = Held(), sync.Store(Holding())
     for number in itertools.count(1):
         interrupted = Interrupted(number)
         with contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), interrupted:
             with store.synchronize("s"):
                 if fails:
                     raise ZeroDivisionError
-        with store.synchronize("s", timeout=0):
-            pass
+        assert held.inside == 0, number
         if interrupted.over:
             break
     assert number > 50
