@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,7 @@ def run(name: str, folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_named_here():
-    elsewhere = ("sandbox_", "fastapi_app.py")  # see test_example_web.py
+    elsewhere = ("sandbox_", "coding_agent.py", "fastapi_app.py")  # below, and in test_example_web.py
     names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith(elsewhere)}
     assert names == set(SHOWS)
 
@@ -50,6 +52,13 @@ def test_every_example_is_named_here():
 def test_an_example_runs(name: str, tmp_path: Path):
     shown = run(name, tmp_path)
     for words in SHOWS[name]:
+        assert words in shown
+
+
+def test_the_coding_agent_mends_the_program(tmp_path: Path, require: Callable[[object, str, str], None]):
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    shown = run("coding_agent.py", tmp_path)
+    for words in ("ZeroDivisionError", "all tests pass", "return sum(numbers) / (len(numbers) or 1)"):
         assert words in shown
 
 
