@@ -16,6 +16,7 @@ from littleghost.models.retry import RetryPolicy
 from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.model_chat import ChatDialect
 from littleghost.testing.model_kit import model_clauses, model_offers
+from littleghost.testing.model_responses import ResponsesDialect
 from littleghost.testing.model_trial import Subject
 
 
@@ -31,8 +32,15 @@ def chat(url: str, *, key: str, retries: int, **options: Any) -> Model:
     return impatient(OpenAIModel("tiny", base_url=url, api_key=key, **options), retries)
 
 
+def responses(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.openai_responses import OpenAIResponsesModel
+
+    return impatient(OpenAIResponsesModel("tiny", base_url=url, api_key=key, **options), retries)
+
+
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
+    "responses": ("openai", Subject(responses, ResponsesDialect)),
 }
 """By name: the SDK that it needs, and what is tried. Another adapter is one more line, and its maker."""
 
@@ -68,3 +76,9 @@ async def test_requests_can_be_forbidden(subject: Subject, monkeypatch: pytest.M
         async for _ in model.stream(ModelRequest(messages=[Message.user("Hello")])):
             pass
     await model.aclose()
+
+
+def test_every_clause_applies_somewhere() -> None:
+    names = {name for _, subject in SUBJECTS.values() for name in offers(subject)}
+    assert [clause.name for clause in model_clauses() if clause.missing(names)] == []
+    assert all(clause.doc for clause in model_clauses())
