@@ -238,6 +238,9 @@ if TYPE_CHECKING:
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
+    from littleghost.prices import (
+        Prices as Prices,
+    )
     from littleghost.run import (
         Run as Run,
     )
@@ -501,6 +504,7 @@ _HOMES = {
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
     "run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
