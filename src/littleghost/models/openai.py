@@ -7,7 +7,7 @@ not tell a stream that was cut from one that ended. The SDK is imported at the f
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 from littleghost.errors import ConfigurationError, CredentialError
 from littleghost.events import ModelEvent
 from littleghost.models import network
-from littleghost.models.chat_completions import ChatAnswer, chat_messages, chat_tools
+from littleghost.models.chat_completions import (
+    ChatAnswer,
+    chat_choice,
+    chat_format,
+    chat_messages,
+    chat_tools,
+)
 from littleghost.models.clients import Clients, import_sdk
 from littleghost.models.contract import Model, ModelRequest
 from littleghost.models.exchange import exchange
@@ -52,7 +58,11 @@ class OpenAIModel(Model):
         timeout: Seconds without a byte from the server after which an attempt has failed.
         developer_role: What to call the role ``developer``; by default ``system`` for servers other than OpenAI's, many of which
             know no other.
+        capabilities: What the server can, where that is less than what OpenAI's can; see `Model`.
+        context_window: Tokens that a request and its answer may have together, where you know.
     """
+
+    capabilities = frozenset({"tool_choice", "answer_format", "images", "documents"})
 
     def __init__(
         self,
@@ -65,6 +75,8 @@ class OpenAIModel(Model):
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
         developer_role: str | None = None,
+        capabilities: Iterable[str] | None = None,
+        context_window: int | None = None,
     ) -> None:
         if client is not None and (base_url is not None or api_key is not None):
             raise ConfigurationError(
@@ -78,6 +90,9 @@ class OpenAIModel(Model):
         self._timeout = timeout
         self._policy = RetryPolicy(retries=max_retries)
         self._developer = developer_role
+        if capabilities is not None:
+            self.capabilities = frozenset(capabilities)
+        self.context_window = context_window
         self._clients: Clients[AsyncOpenAI] = Clients(lambda client: client.close())
 
     def __repr__(self) -> str:
@@ -124,6 +139,10 @@ class OpenAIModel(Model):
         known = {name: value for name, value in settings.items() if value is not None}
         developer = self._developer or ("developer" if self._is_openai() else "system")
         arguments: dict[str, Any] = {name: known.pop(name) for name in PER_REQUEST if name in known}
+        if request.tools and request.tool_choice != "auto" and "tool_choice" in self.capabilities:
+            known["tool_choice"] = chat_choice(request.tool_choice)
+        if request.format is not None:
+            known["response_format"] = chat_format(request.format)
         # Settings travel as they are, those that the SDK has no parameter for as well.
         arguments["extra_body"] = {**known, **arguments.get("extra_body", {})}
         if "stream_options" not in settings:
