@@ -6,6 +6,7 @@ reader takes a stream that was cut for one that ended. The SDK is imported at th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -66,7 +67,7 @@ class GeminiModel(Model):
             that is resumed goes on with them.
     """
 
-    capabilities = frozenset({"answer_format", "documents", "images", "tool_choice"})
+    capabilities = frozenset({"answer_format", "documents", "images", "keep_signatures", "tool_choice"})
 
     def __init__(
         self,
@@ -228,6 +229,8 @@ class _Client:
 
     async def open(self, model: str, body: dict[str, Any], headers: Mapping[str, str] | None) -> Any:
         """Return the response to a request, its body unread."""
+        # The SDK would write half a character, and NaN, which no server reads.
+        json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
         config = self._types.GenerateContentConfig(
             http_options=self._types.HttpOptions(extra_body=body, headers=dict(headers or {})),
             automatic_continuation=False,

@@ -189,7 +189,8 @@ def _contents(messages: Sequence[Message], model: str) -> tuple[list[dict[str, A
             if signed and index > turn and first is not None:
                 first.setdefault("thoughtSignature", NO_SIGNATURE)
         elif message.role == "user":
-            parts = [part for block in message.content if (part := _part(block))]
+            # What is empty is refused; a blank keeps the turn.
+            parts = [part for block in message.content if (part := _part(block))] or [{"text": " "}]
         elif message.role == "tool":
             parts = _results(message, names, shown=signed)
         else:
