@@ -39,6 +39,14 @@ def moved(message: Any, model: str) -> list[Any]:
     return parts
 
 
+def foreign(message: Any, model: str) -> list[Any]:
+    parts = ANSWER(message, model)
+    given = [block.signature for block in message.content if type(block) is Reasoning and block.signature]
+    if given:
+        parts[-1]["thoughtSignature"] = given[0]
+    return parts
+
+
 RESULTS, ANSWER, FEED = gemini_format._results, gemini_format._answer, gemini_format.GeminiAnswer.feed
 KEPT = gemini_format._signatures
 
@@ -56,7 +64,7 @@ def hasty(self: Any, chunk: Any) -> Any:
     ("clause", "name", "value"),
     [
         ("a-turn-goes-on-without-its-reasoning", "needs_signatures", lambda model: False),
-        ("reasoning-of-others-is-not-sent", "_is_own", lambda block, model: block.signature is not None),
+        ("reasoning-of-others-is-not-sent", "_answer", foreign),
         ("reasoning-goes-back-within-a-run", "_is_own", lambda block, model: False),
         ("reasoning-goes-back-within-a-run", "_answer", moved),
         ("kept-signatures-go-back-after-the-store", "_kept", lambda message, model: {}),

@@ -61,14 +61,14 @@ class GeminiDialect(Dialect):
     )
 
     def __init__(self) -> None:
-        self._issued: set[str] = set()
+        self._issued: dict[str, str | None] = {}  # and of which call, if of one
 
     def serves(self, method: str, path: str) -> bool:
         return method == "POST" and PATH.fullmatch(path) is not None
 
     def answer(self, said: Said) -> list[bytes]:
         signature = self.proof(said)
-        self._issued.add(signature)
+        self._issued[signature] = said.calls[0].id if said.calls else None
         parts: list[dict[str, Any]] = [{"text": piece, "thought": True} for piece in said.reasoning]
         parts += [{"text": piece} for piece in said.text]
         calls: list[dict[str, Any]] = [
@@ -227,8 +227,10 @@ class GeminiDialect(Dialect):
         signature = part.get("thoughtSignature")
         if part.get("text") == "" and signature is None:
             return "Unable to submit request because it must have a text parameter."
-        if signature is not None and signature not in self._issued | DUMMIES:
-            return "Thought signature is not valid."
+        if signature is not None and signature not in DUMMIES:
+            of = part.get("functionCall", {}).get("id")
+            if signature not in self._issued or self._issued[signature] != of:
+                return "Thought signature is not valid."
         answer = part.get("functionResponse")
         if answer is not None and not isinstance(answer.get("response"), dict):
             return "function_response.response: must be a Struct."
