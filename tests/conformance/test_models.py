@@ -17,6 +17,7 @@ from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.model_chat import ChatDialect
 from littleghost.testing.model_gemini import GeminiDialect
 from littleghost.testing.model_kit import model_clauses, model_offers
+from littleghost.testing.model_responses import ResponsesDialect
 from littleghost.testing.model_trial import Subject
 
 
@@ -30,6 +31,12 @@ def chat(url: str, *, key: str, retries: int, **options: Any) -> Model:
     from littleghost.models.openai import OpenAIModel
 
     return impatient(OpenAIModel("tiny", base_url=url, api_key=key, **options), retries)
+
+
+def responses(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.openai_responses import OpenAIResponsesModel
+
+    return impatient(OpenAIResponsesModel("tiny", base_url=url, api_key=key, **options), retries)
 
 
 def gemini(url: str, *, key: str, retries: int, **options: Any) -> Model:
@@ -50,6 +57,7 @@ def vertex(url: str, *, key: str, retries: int, **options: Any) -> Model:
 
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
+    "responses": ("openai", Subject(responses, ResponsesDialect)),
     "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
     "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
 }
@@ -87,3 +95,9 @@ async def test_requests_can_be_forbidden(subject: Subject, monkeypatch: pytest.M
         async for _ in model.stream(ModelRequest(messages=[Message.user("Hello")])):
             pass
     await model.aclose()
+
+
+def test_every_clause_applies_somewhere() -> None:
+    names = {name for _, subject in SUBJECTS.values() for name in offers(subject)}
+    assert [clause.name for clause in model_clauses() if clause.missing(names)] == []
+    assert all(clause.doc for clause in model_clauses())

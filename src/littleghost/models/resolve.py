@@ -16,6 +16,18 @@ def _openai(name: str) -> Model:
     return OpenAIModel(name)
 
 
+def _gemini(name: str) -> Model:
+    from littleghost.models.gemini import GeminiModel
+
+    return GeminiModel(name)
+
+
+def _vertex(name: str) -> Model:
+    from littleghost.models.gemini import GeminiModel
+
+    return GeminiModel(name, vertex=True)
+
+
 def _local(name: str) -> Model:
     from littleghost.models.local import LocalModel
 
@@ -24,13 +36,17 @@ def _local(name: str) -> Model:
 
 _PROVIDERS: dict[str, tuple[str, Callable[[str], Model]]] = {
     "openai": ("openai:MODEL", _openai),
+    "gemini": ("gemini:MODEL", _gemini),
+    "vertex": ("vertex:MODEL", _vertex),
     "local": ("local:FILE.gguf", _local),
 }
-_PLANNED = ("anthropic", "bedrock", "gemini")
+_PLANNED = ("anthropic", "bedrock")
 
 
 def resolve_model(model: Model | str) -> Model:
-    """Return the model that ``model`` names: ``openai:MODEL`` or ``local:FILE.gguf``. A `Model` is returned as it is.
+    """Return the model that ``model`` names: ``openai:MODEL``, ``gemini:MODEL``, ``vertex:MODEL`` or ``local:FILE.gguf``.
+
+    A `Model` is returned as it is.
 
     Nothing is connected, started or imported from an SDK yet; that happens at the first use.
 
