@@ -19,6 +19,7 @@ from littleghost.errors import (
     ConfigurationError,
     ContextOverflowError,
     CredentialError,
+    DependencyError,
     ModelProtocolError,
     ModelUnavailableError,
 )
@@ -272,7 +273,10 @@ class _Client:
 
 def _http_client(timeout: float) -> Any:
     """Return an HTTP client that keeps the response to a request whose `_opened` is set, and returns an empty one."""
-    httpx = import_sdk("httpx", "gemini")
+    try:
+        httpx = import_sdk("httpx2", "gemini")  # which the SDK needs
+    except DependencyError:
+        httpx = import_sdk("httpx", "gemini")  # which it needed before, and takes in its place
     limits = httpx.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)).as_dict()
     client: Any = httpx.AsyncClient(follow_redirects=True)
     send = client.send
