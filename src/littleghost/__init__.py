@@ -226,6 +226,9 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
@@ -237,6 +240,9 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.prices import (
+        Prices as Prices,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -503,10 +509,12 @@ _HOMES = {
     ),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),

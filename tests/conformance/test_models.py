@@ -15,6 +15,7 @@ from littleghost.models.network import VARIABLE
 from littleghost.models.retry import RetryPolicy
 from littleghost.testing.conformance import Clause, ClauseSkipped
 from littleghost.testing.model_chat import ChatDialect
+from littleghost.testing.model_gemini import GeminiDialect
 from littleghost.testing.model_kit import model_clauses, model_offers
 from littleghost.testing.model_responses import ResponsesDialect
 from littleghost.testing.model_trial import Subject
@@ -38,9 +39,27 @@ def responses(url: str, *, key: str, retries: int, **options: Any) -> Model:
     return impatient(OpenAIResponsesModel("tiny", base_url=url, api_key=key, **options), retries)
 
 
+def gemini(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.gemini import GeminiModel
+
+    return impatient(GeminiModel("gemini-3-pro", base_url=url, api_key=key, **options), retries)
+
+
+def vertex(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from google.oauth2.credentials import Credentials
+
+    from littleghost.models.gemini import GeminiModel
+
+    place = {"project": "p", "location": "europe-west1", "credentials": Credentials(token=key)}
+    model = GeminiModel("gemini-3-pro", vertex=True, base_url=url, **place, **options)
+    return impatient(model, retries)
+
+
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
     "responses": ("openai", Subject(responses, ResponsesDialect)),
+    "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
+    "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
 }
 """By name: the SDK that it needs, and what is tried. Another adapter is one more line, and its maker."""
 
