@@ -31,21 +31,6 @@ MARKS = 4
 """How many cache marks a request may have.
 Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching"""
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-STATUS = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status of each kind of error, which an error in the middle of a stream does not have.
-Source: https://platform.claude.com/docs/en/api/errors"""
-
 _FOREIGN_TO_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 Cache = Literal["5m", "1h"] | None
@@ -78,7 +63,10 @@ def messages_body(
     body = dict(settings)
     texts, rest = opening(request.messages)
     tools = [_tool(tool) for tool in (*request.tools, *called(request.messages, request.tools))]
-    _choose(body, request, bool(request.tools), bool(tools))
+    if tools:
+        _choose(body, request)
+    else:
+        body.pop("tool_choice", None)  # it may not stand without tools
     if request.format is not None:
         form = {"type": "json_schema", "schema": answer_schema(request.format.schema)}
         body["output_config"] = {**body.get("output_config", {}), "format": form}
@@ -100,19 +88,17 @@ def messages_body(
     return {**body, "messages": turns.sent}
 
 
-def _choose(body: dict[str, Any], request: ModelRequest, offered: bool, any_tools: bool) -> None:
+def _choose(body: dict[str, Any], request: ModelRequest) -> None:
     """Put the tool choice into ``body``; one among the settings keeps what it says beside the choice itself."""
-    choice: dict[str, Any] = {"required": {"type": "any"}, "auto": {}, "none": {"type": "none"}}.get(
-        request.tool_choice, {"type": "tool", "name": request.tool_choice}
-    )
-    if not offered and any_tools:
-        choice = {"type": "none"}
-    known: Any = body.pop("tool_choice", None)
-    asked = {**(cast("dict[str, Any]", known) if isinstance(known, dict) else {}), **choice}
-    if choice.get("type") == "none":
-        asked = choice
-    if any_tools and asked:
-        body["tool_choice"] = {"type": "auto", **asked}
+    wanted = (
+        request.tool_choice if request.tools else "none"
+    )  # tools that stand in for others cannot be called
+    if wanted == "none":
+        body["tool_choice"] = {"type": "none"}
+    elif wanted == "required":
+        body["tool_choice"] = {**_object(body.get("tool_choice")), "type": "any"}
+    elif wanted != "auto":
+        body["tool_choice"] = {**_object(body.get("tool_choice")), "type": "tool", "name": wanted}
 
 
 def _is_manual(body: Mapping[str, Any]) -> bool:
@@ -152,7 +138,11 @@ def _turns(
         if message.role == "assistant":
             ids.begin(message)
             content = message.content if thoughts is None else thoughts.content(message)
-            blocks = [form for block in content if (form := _said(block, ids, thoughts is not None)) is not None]
+            blocks = [
+                form
+                for block in content
+                if (form := _said(block, ids, thoughts=thoughts is not None)) is not None
+            ]
             turns.add("assistant", blocks)
         elif message.role in ("user", "tool"):
             blocks = list(_parts(message.content, path, ids))
@@ -177,7 +167,7 @@ def _trim(turns: Turns) -> None:
         final["text"] = final["text"].rstrip()
 
 
-def _said(block: Block, ids: CallIds, thoughts: bool) -> dict[str, Any] | None:
+def _said(block: Block, ids: CallIds, *, thoughts: bool) -> dict[str, Any] | None:
     """Return a block of an assistant message, ``None`` for what has no place there."""
     if isinstance(block, Text):
         return _text(block.text) if block.text.strip() else None
@@ -232,7 +222,9 @@ def _text(text: str) -> dict[str, Any]:
 
 def _image(image: Image, path: str) -> dict[str, Any]:
     if image.media_type not in IMAGES:
-        raise ModelRequestError(f"{path}: Anthropic takes images as {', '.join(sorted(IMAGES))}, not {image.media_type}")
+        raise ModelRequestError(
+            f"{path}: Anthropic takes images as {', '.join(sorted(IMAGES))}, not {image.media_type}"
+        )
     return {"type": "image", "source": _base64(image)}
 
 
@@ -294,12 +286,9 @@ class MessagesAnswer:
         self._usage: dict[str, Any] = {}
         self._reason: str | None = None
         self.begun = False
-        self.closed = False
-
-    @property
-    def finished(self) -> bool:
+        self.finished = False
         """Whether the server said why the model stopped, and every block has ended."""
-        return self._reason is not None and self._blocks.complete
+        self.closed = False
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, a decoded event of the stream or a whole answer in one.
@@ -313,8 +302,7 @@ class MessagesAnswer:
         event = cast("dict[str, Any]", chunk)
         kind = event.get("type")
         if kind == "error":
-            fault = _object(event.get("error"))
-            raise ServerFaultError(fault, STATUS.get(fault.get("type", "")))
+            raise ServerFaultError(event.get("error") or {})
         if kind == "message":
             yield from self._whole(event)
         elif kind == "message_start":
@@ -328,13 +316,16 @@ class MessagesAnswer:
             self._reason = reason if isinstance(reason, str) and reason else self._reason
         elif kind == "message_stop":
             if not self.finished:
-                raise ModelProtocolError("the model's server ended its answer without saying why, or in a block")
+                raise ModelProtocolError(
+                    "the model's server ended its answer without saying why, or in a block"
+                )
             self.closed = True
         elif kind in ("content_block_start", "content_block_delta", "content_block_stop"):
             if not self.begun or (self.finished and kind != "content_block_stop"):
-                self._reason = None  # the answer is not complete after all
+                self.finished = False  # the answer is not complete after all
                 raise ModelProtocolError("the model's server sent a part of its answer outside of it")
             yield from self._part(kind, event)
+        self.finished = self._reason is not None and self._blocks.complete
 
     def end(self) -> Iterator[ModelEvent]:
         """Yield `ModelEnded`.

@@ -74,7 +74,9 @@ class Blocks:
             ModelProtocolError: It has begun before, or ``index`` is none.
         """
         if type(index) is not int or index in self._blocks:
-            raise ModelProtocolError("the model's server began a block of its answer twice, or without an index")
+            raise ModelProtocolError(
+                "the model's server began a block of its answer twice, or without an index"
+            )
         block = self._blocks[index] = _Open(kind)
         if kind == "call":
             block.id = mend(id) if isinstance(id, str) and id else f"call_{uuid.uuid4().hex[:24]}"
@@ -108,7 +110,9 @@ class Blocks:
         block = self._blocks.get(index) if type(index) is int else None
         if block is None:
             if self._announced or type(index) is not int:
-                raise ModelProtocolError("the model's server ended a block of its answer that it had not begun")
+                raise ModelProtocolError(
+                    "the model's server ended a block of its answer that it had not begun"
+                )
             block = self._blocks[index] = _Open("other")  # an empty one, of which nothing was told
         if not block.closed:
             yield from self._say(block, "", last=True)
@@ -210,7 +214,9 @@ class Thoughts:
 
     def content(self, message: Message) -> Sequence[Block]:
         """Return the blocks of ``message``; its reasoning is of this provider and can be sent back."""
-        blocks = [block for block in message.content if not isinstance(block, Reasoning) or self._is_ours(block)]
+        blocks = [
+            block for block in message.content if not isinstance(block, Reasoning) or self._is_ours(block)
+        ]
         if not self._kept or any(isinstance(block, Reasoning) for block in blocks):
             return blocks
         note = transcript.note(message, "reasoning")

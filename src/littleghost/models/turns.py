@@ -155,12 +155,14 @@ def answer_schema(schema: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     told: list[str] = []
     for name, value in schema.items():
-        if name in _KEPT or (name == "format" and value in _FORMATS) or (name == "minItems" and value in (0, 1)):
+        if (
+            name in _KEPT
+            or (name == "format" and value in _FORMATS)
+            or (name == "minItems" and value in (0, 1))
+        ):
             made[name] = value
         elif name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-            made[name] = {
-                key: _inner(child) for key, child in cast("dict[str, Any]", value).items()
-            }
+            made[name] = {key: _inner(child) for key, child in cast("dict[str, Any]", value).items()}
         elif name in ("anyOf", "oneOf", "allOf") and isinstance(value, list):
             made["anyOf" if name == "oneOf" else name] = [_inner(child) for child in cast("list[Any]", value)]
         elif name == "items":
