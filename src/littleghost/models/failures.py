@@ -103,7 +103,9 @@ class Failures:
         if name == "ContentFilterFinishReasonError":
             return ModelRequestError("the provider's content filter refused the request")
         if name in ("SubjectTokenProviderError", "OAuthError", "CredentialsError", "IdentityTokenFileError"):
-            return CredentialError(f"the credentials for {self._host} could not be obtained ({name})")
+            return CredentialError(
+                f"the credentials for {self._host} could not be obtained ({name}); {self._hint}"
+            )
         if name.startswith("WebSocket"):
             return Again(ModelUnavailableError(f"the connection to {self._host} broke"))
         if isinstance(error, getattr(sdk, "OpenAIError", None) or sdk.AnthropicError):
