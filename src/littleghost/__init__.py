@@ -211,9 +211,6 @@ if TYPE_CHECKING:
     from littleghost.events import (
         UsageReported as UsageReported,
     )
-    from littleghost.loop import (
-        RunLimits as RunLimits,
-    )
     from littleghost.message import (
         Message as Message,
     )
@@ -235,10 +232,16 @@ if TYPE_CHECKING:
     from littleghost.models.openai import (
         OpenAIModel as OpenAIModel,
     )
+    from littleghost.models.openai_responses import (
+        OpenAIResponsesModel as OpenAIResponsesModel,
+    )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
-    from littleghost.run import (
+    from littleghost.runs.limits import (
+        RunLimits as RunLimits,
+    )
+    from littleghost.runs.run import (
         Run as Run,
     )
     from littleghost.runtime import (
@@ -495,13 +498,14 @@ _HOMES = {
         "ToolStarted",
         "UsageReported",
     ),
-    "loop": ("RunLimits",),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
+    "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
-    "run": ("Run",),
+    "runs.limits": ("RunLimits",),
+    "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
     "sandboxes.container": ("ContainerSandbox",),

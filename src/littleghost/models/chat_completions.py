@@ -27,11 +27,14 @@ from littleghost.events import (
 )
 from littleghost.message import Message
 from littleghost.models.arguments import mend, pair, read_arguments, whole_characters
-from littleghost.models.contract import ToolSpec
+from littleghost.models.contract import AnswerFormat, ToolSpec
+from littleghost.models.strict import fits_strict
 from littleghost.usage import Usage
 
 __all__ = [
     "ChatAnswer",
+    "chat_choice",
+    "chat_format",
     "chat_messages",
     "chat_tools",
     "read_usage",
@@ -79,6 +82,20 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
         }
         for tool in tools
     ]
+
+
+def chat_choice(choice: str) -> Any:
+    """Return what must be called in the form of a request."""
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def chat_format(form: AnswerFormat) -> dict[str, Any]:
+    """Return the form of an answer in that of a request: strict where the schema permits it."""
+    described = {"description": form.description} if form.description else {}
+    schema = {"name": form.name, **described, "schema": form.schema, "strict": fits_strict(form.schema)}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _assistant(message: Message) -> dict[str, Any]:
@@ -194,6 +211,7 @@ class ChatAnswer:
         self._usage: Any = None
         self._stop: Literal["end", "length", "filter"] = "end"
         self.begun = self.finished = self.closed = False  # it is closed by [DONE], not by a chunk
+        self.done_ends = True
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, a decoded event of the stream or a whole answer in one.

@@ -57,6 +57,8 @@ class Answer(Protocol):
     """Whether the server said why the model stopped; its usage may follow."""
     closed: bool
     """Whether nothing is to be expected any more."""
+    done_ends: bool
+    """Whether ``[DONE]`` ends an answer for which the server gave no reason to stop."""
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, or raise `ModelProtocolError` or `ServerFaultError`."""
@@ -70,8 +72,8 @@ class Answer(Protocol):
 class AnswerStream:
     """Takes the bytes of an answer as they come, server-sent events or one JSON document, gives its events.
 
-    An answer is complete when the server said why the model stopped, or closed the stream by ``[DONE]``; what goes wrong after
-    that does not matter any more.
+    An answer is complete when the server said why the model stopped or, in some formats, closed the stream by ``[DONE]``; what goes
+    wrong after that does not matter any more.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -95,6 +97,8 @@ class AnswerStream:
         """
         for payload in self._payloads(piece):
             if payload.strip() == b"[DONE]":
+                if self._answer.begun and not (self.finished or self._answer.done_ends):
+                    raise CutError
                 self.closed = True
                 break
             try:
@@ -148,8 +152,9 @@ class ServerSentEvents:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # a line that goes on
         self._data: list[bytes] = []
+        self._sizes = [0, 0]  # of both
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the data of the events that ``piece`` completes.
@@ -157,31 +162,39 @@ class ServerSentEvents:
         Raises:
             ModelProtocolError: An event has no end.
         """
-        pending = self._rest + piece
-        # A line may end in \n, \r\n or \r; a \r at the very end may be half of a \r\n.
-        ended = b"\r\n" in pending or b"\r" in pending
-        if ended:
-            tail = b"\r" if pending.endswith(b"\r") else b""
-            pending = pending[: len(pending) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
-        *lines, self._rest = pending.split(b"\n")
-        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT:
+        if b"\n" not in piece and b"\r" not in piece and self._rest[-1:] != [b"\r"]:
+            self._rest.append(piece)  # joined once, for a line may come in many pieces
+            self._sizes[0] += len(piece)
+            lines: list[bytes] = []
+        else:
+            pending = b"".join((*self._rest, piece))
+            # A line may end in \n, \r\n or \r; a \r at the very end may be half of a \r\n.
+            tail = [b"\r"] if pending.endswith(b"\r") else []
+            if b"\r" in pending:
+                pending = pending[: len(pending) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            *lines, rest = pending.split(b"\n")
+            self._rest, self._sizes[0] = [rest, *tail], len(rest)
+        events = [event for line in lines if (event := self._line(line)) is not None]
+        if sum(self._sizes) > MAX_EVENT:
             raise ModelProtocolError(f"the stream has an event of more than {MAX_EVENT} bytes")
-        return [event for line in lines if (event := self._line(line)) is not None]
+        return events
 
     def end(self) -> bytes | None:
         """Return what an event without its closing blank line holds; many servers leave that line out at the end."""
-        last = self._line(self._rest.rstrip(b"\r")) if self._rest else None
-        self._rest = b""
+        rest = b"".join(self._rest).rstrip(b"\r")
+        last = self._line(rest) if rest else None
+        self._rest = []
         return last if last is not None else self._line(b"")
 
     def _line(self, line: bytes) -> bytes | None:
         if not line:
             event = b"\n".join(self._data) if self._data else None
-            self._data = []
+            self._data, self._sizes[1] = [], 0
             return event
         name, _, value = line.partition(b":")
         if name in (b"data", b"error"):
             self._data.append(value.removeprefix(b" "))
+            self._sizes[1] += len(value)
         return None
 
 
