@@ -9,7 +9,6 @@ import traceback
 from typing import Any
 
 import pytest
-from tests.anthropic_rules import refusal
 
 from littleghost import transcript
 from littleghost.content import Reasoning, Text, ToolResult, ToolUse
@@ -27,6 +26,7 @@ from littleghost.models.anthropic import AnthropicModel
 from littleghost.models.contract import AnswerFormat, ModelRequest, ToolSpec
 from littleghost.models.retry import RetryPolicy
 from littleghost.models.turns import answer_schema
+from littleghost.testing.model_anthropic import refusal
 from littleghost.usage import Usage
 
 KEY = "sk-ant-very-secret-0123456789"
@@ -467,7 +467,8 @@ async def test_leaving_early_hangs_up_at_once(wire, model):
 async def test_keys(wire, monkeypatch, tmp_path):
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    monkeypatch.delenv("ANTHROPIC_CONFIG_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(CredentialError, match="ANTHROPIC_API_KEY"):
         await ended(AnthropicModel("claude"))
     wire.always(answer())

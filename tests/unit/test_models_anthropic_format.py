@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.anthropic_rules import refusal
 
 from littleghost import transcript
 from littleghost.content import Document, Image, Reasoning, Text, ToolResult, ToolUse
@@ -20,6 +19,7 @@ from littleghost.models import claude
 from littleghost.models.anthropic_format import MessagesAnswer, messages_body
 from littleghost.models.contract import AnswerFormat, ModelRequest, ToolSpec
 from littleghost.models.event_streams import AnswerStream, CutError, ServerFaultError
+from littleghost.testing.model_anthropic import refusal
 from littleghost.usage import Usage
 
 PNG = b"\x89PNG\r\n\x1a\n..."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
+from botocore.session import Session
+from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bedrock_rules import refusal
 
 from littleghost import transcript
 from littleghost.content import Document, Image, Reasoning, Text, ToolResult, ToolUse
@@ -17,11 +19,24 @@ from littleghost.events import ReasoningDelta, TextDelta, ToolCallArguments, Too
 from littleghost.message import Message
 from littleghost.models.bedrock_format import ConverseAnswer, converse_arguments
 from littleghost.models.contract import AnswerFormat, ModelRequest, ToolSpec
+from littleghost.testing.model_bedrock import refusal as rules
 from littleghost.usage import Usage
 
 PNG = b"\x89PNG\r\n\x1a\n..."
 ADD = ToolSpec(name="add", description="Add numbers.", schema={"type": "object", "properties": {}})
 READ = ToolSpec(name="read", description="", schema={"properties": {"path": {"type": "string"}}})
+
+
+@cache
+def shape() -> Any:
+    service = Session().get_service_model("bedrock-runtime")
+    return service.operation_model("ConverseStream").input_shape
+
+
+def refusal(arguments: dict[str, Any]) -> str | None:
+    """Why botocore or the service would refuse ``arguments``."""
+    report = ParamValidator().validate({"modelId": "x.y", **arguments}, shape())
+    return report.generate_report() if report.has_errors() else rules(arguments)
 
 
 def arguments_of(*messages: Message, settings: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

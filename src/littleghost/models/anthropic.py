@@ -7,7 +7,7 @@ imported at the first call, never before.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -58,6 +58,7 @@ class AnthropicModel(Model):
         keep_signatures: Whether opaque signatures of reasoning are stored with messages, so that a run resumed between a call and
             its result goes on thinking.
         context_window: Tokens that a request and its answer may have together; by default what is known of the model.
+        capabilities: What the model can, in place of what is known of it; see `Model`.
         developer_role: The role of developer messages amid a conversation: ``user``, where they stand in tags, or ``system``, which
             only newer models take. Those that a conversation begins with are instructions.
         max_retries: How often a call that failed is made again.
@@ -76,6 +77,7 @@ class AnthropicModel(Model):
         cache: Literal["5m", "1h"] | None = None,
         keep_signatures: bool = False,
         context_window: int | None = None,
+        capabilities: Iterable[str] | None = None,
         developer_role: Literal["user", "system"] = "user",
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
@@ -100,7 +102,7 @@ class AnthropicModel(Model):
         self._policy = RetryPolicy(retries=max_retries)
         self._timeout = timeout
         self._clients: Clients[AsyncAnthropic] = Clients(lambda client: client.close())
-        self.capabilities = self._abilities()
+        self.capabilities = self._abilities() if capabilities is None else frozenset(capabilities)
 
     def __repr__(self) -> str:
         return f"AnthropicModel({self.model!r}, host={self.host!r})"

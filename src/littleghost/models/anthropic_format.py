@@ -289,6 +289,7 @@ class MessagesAnswer:
         self.finished = False
         """Whether the server said why the model stopped, and every block has ended."""
         self.closed = False
+        self.done_ends = False
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, a decoded event of the stream or a whole answer in one.

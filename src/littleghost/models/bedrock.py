@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ import msgspec
 from littleghost.errors import (
     ConfigurationError,
     CredentialError,
+    LittleGhostError,
     ModelProtocolError,
     ModelRequestError,
     ModelUnavailableError,
@@ -64,6 +65,7 @@ class BedrockModel(Model):
         keep_signatures: Whether opaque signatures of reasoning are stored with messages, so that a run resumed between a call and
             its result goes on thinking.
         context_window: Tokens that a request and its answer may have together; by default what is known of the model.
+        capabilities: What the model can, in place of what is known of it; see `Model`.
         developer_role: The role of developer messages amid a conversation: ``user``, where they stand in tags, or ``system``, which
             few models take. Those that a conversation begins with are instructions.
         max_retries: How often a call that failed is made again.
@@ -81,6 +83,7 @@ class BedrockModel(Model):
         cache: Literal["5m", "1h"] | None = None,
         keep_signatures: bool = False,
         context_window: int | None = None,
+        capabilities: Iterable[str] | None = None,
         developer_role: Literal["user", "system"] = "user",
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
@@ -96,7 +99,7 @@ class BedrockModel(Model):
         self.model = model
         self.settings = checked(settings, OURS)
         self.context_window = context_window or claude.context_window(model)
-        self.capabilities = _abilities(model)
+        self.capabilities = _abilities(model) if capabilities is None else frozenset(capabilities)
         self._region = region
         self._base_url = base_url
         self._given = client
@@ -178,6 +181,8 @@ class BedrockModel(Model):
         try:
             async with asyncio.timeout_at(limit):
                 return await call.next()
+        except LittleGhostError:
+            raise
         except Exception as error:
             if answer.finished:
                 return END  # it is complete; only its usage is lost
@@ -196,6 +201,12 @@ class BedrockModel(Model):
     # -- in the call's thread
 
     def _converse(self, arguments: dict[str, Any]) -> Iterator[Any]:
+        try:
+            msgspec.json.encode(arguments)  # botocore would send half a character as it is
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ModelRequestError(
+                f"the request cannot be written as JSON ({type(error).__name__})"
+            ) from error
         answer = self._ready().converse_stream(**arguments)
         with contextlib.closing(answer["stream"]) as stream:
             headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -273,8 +284,6 @@ class BedrockFailures(Failures):
         name = type(error).__name__
         if "botocore.ClientError" in names:
             return self._said(cast("Any", error).response, mid_stream="botocore.EventStreamError" in names)
-        if isinstance(error, NotTheAPIError):
-            return error
         if names & _CREDENTIALS:
             return CredentialError(f"there are no AWS credentials that can be used for {self._host} ({name})")
         if "botocore.NoRegionError" in names:
@@ -303,8 +312,9 @@ class BedrockFailures(Failures):
         code, told = str(about.get("Code") or ""), str(about.get("Message") or "")
         status = metadata.get("HTTPStatusCode")
         if mid_stream:
-            status = form.get("originalStatusCode")
-        status = _STATUS.get(code[:1].upper() + code[1:], status)
+            status = _STATUS.get(code[:1].upper() + code[1:])
+        elif code == "ModelErrorException":
+            status = None  # the model failed, not the request
         if code in _DENIED:
             return CredentialError(f"{self._host} refused the AWS credentials ({code}): {self.safe(told)}")
         if code == "AccessDeniedException":
@@ -326,18 +336,13 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 _PARAMETER = re.compile(r'parameter (?:in input: "|in )?([\w.\[\]]+)')
-_STATUS: dict[str, int | None] = {
+_STATUS = {
     "ThrottlingException": 429,
-    "ModelNotReadyException": 429,
-    "ModelTimeoutException": 408,
     "InternalServerException": 500,
     "ServiceUnavailableException": 503,
     "ValidationException": 400,
-    # The model failed, not the request.
-    "ModelErrorException": None,
-    "ModelStreamErrorException": None,
 }
-"""The status of an error that may come in the middle of a stream; ``None`` for what may pass."""
+"""The status of an error in the middle of a stream; one without may pass, such as ``ModelStreamErrorException``."""
 _DENIED = frozenset(
     {
         "ExpiredToken",

@@ -357,7 +357,10 @@ class ConverseAnswer:
             yield from self._blocks.close(_object(form["contentBlockStop"]).get("contentBlockIndex"))
         else:
             piece = _object(form["contentBlockDelta"])
-            yield from self._delta(piece.get("contentBlockIndex"), _object(piece.get("delta")))
+            delta = piece.get("delta")
+            if not isinstance(delta, dict):  # what botocore makes of a payload that is no JSON
+                raise ModelProtocolError("the model's server sent an event that cannot be read")
+            yield from self._delta(piece.get("contentBlockIndex"), cast("dict[str, Any]", delta))
 
     def _delta(self, index: Any, delta: dict[str, Any]) -> Iterator[ModelEvent]:
         if "text" in delta:
