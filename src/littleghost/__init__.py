@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -176,6 +179,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -234,6 +240,9 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -454,6 +463,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -482,6 +492,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -500,6 +511,7 @@ _HOMES = {
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),
+    "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),

@@ -37,6 +37,7 @@ LAYERS = """
     models.contract
     models
     tools
+    output
     runs
     runtime
     agent

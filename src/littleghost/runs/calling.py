@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
+import msgspec
+
 from littleghost import data, events, telemetry
 from littleghost.cancellation import Deadline
 from littleghost.errors import (
@@ -17,6 +19,7 @@ from littleghost.errors import (
 )
 from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
+from littleghost.runs.answering import Answering
 from littleghost.runs.effects import CallModel, Failed, Interrupted
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.stopping import Stopped, Stopping
@@ -40,6 +43,7 @@ class ModelCalls:
         deadline: When the run must have ended.
         emitter: Whom to tell.
         stopping: What cuts a call short.
+        answering: How the answer gets its type, or ``None``.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class ModelCalls:
         deadline: Deadline | None,
         emitter: Emitter,
         stopping: Stopping,
+        answering: Answering | None = None,
     ) -> None:
         self._model = model
         told = data.check_text(instructions, "instructions") if instructions else ""
@@ -63,6 +68,9 @@ class ModelCalls:
         self._deadline = deadline
         self._emitter = emitter
         self._stopping = stopping
+        self._answering = answering
+        self._format = None if answering is None else answering.format
+        self._tool_choice = "auto" if answering is None else answering.tool_choice
 
     async def call(self, effect: CallModel) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -72,6 +80,8 @@ class ModelCalls:
             tools=self._specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
+            tool_choice=self._tool_choice,
+            format=self._format,
         )
         heard: list[str] = []
         self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
@@ -105,6 +115,7 @@ class ModelCalls:
 
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
+        preview = None if self._answering is None or not self._emitter.heard else self._answering.preview()
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
         try:
@@ -122,10 +133,14 @@ class ModelCalls:
                     heard.clear()
                 if self._emitter.heard:
                     self._emitter.emit(event)
+                    if preview is not None:
+                        self._show(preview.hear(event))
                     await self._emitter.ready()
         finally:
             if close is not None:
                 await close()
+        if preview is not None:
+            self._show(preview.rest())
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
         if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -133,3 +148,7 @@ class ModelCalls:
                 f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
             )
         return ended
+
+    def _show(self, value: Any) -> None:
+        if value is not msgspec.UNSET:
+            self._emitter.emit(events.OutputDelta(value=value))

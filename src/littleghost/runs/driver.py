@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from littleghost import data, events, telemetry, transcript
 from littleghost.message import Message
 from littleghost.models.contract import Model
+from littleghost.output.declared import Output
+from littleghost.runs.answering import Answering
 from littleghost.runs.calling import ModelCalls
-from littleghost.runs.effects import Book, CallModel, CommitMessages, Emit, Ending, StartTools, ToolTraits
+from littleghost.runs.effects import (
+    Book,
+    CallModel,
+    CommitMessages,
+    Emit,
+    Ending,
+    ReadAnswer,
+    StartTools,
+    ToolTraits,
+)
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import Journal
 from littleghost.runs.limits import RunLimits
@@ -46,7 +57,11 @@ class Driver:
         limits: RunLimits,
         granularity: Any,
         emitter: Emitter,
+        output: Output[Any] | None = None,
     ) -> None:
+        self._answering = None if output is None else Answering(output, model, tools)
+        if self._answering is not None and self._answering.tool is not None:
+            tools = [*tools, self._answering.tool]
         self._run_id = run_id
         self._agent = agent
         self._context = context
@@ -59,6 +74,8 @@ class Driver:
         self._stopping = Stopping(context.cancellation, context.deadline)
         self._state = KeptState(context.state)
         self._traits = {tool.name: ToolTraits(tool.idempotent, tool.exclusive) for tool in tools}
+        if self._answering is not None and self._answering.tool is not None:
+            self._traits[self._answering.tool.name] = ToolTraits(idempotent=True, gives_answer=True)
         self._model = ModelCalls(
             model,
             instructions=instructions,
@@ -67,6 +84,7 @@ class Driver:
             deadline=context.deadline,
             emitter=emitter,
             stopping=self._stopping,
+            answering=self._answering,
         )
         self._tools = ToolCalls(
             tools,
@@ -77,7 +95,7 @@ class Driver:
             stopping=self._stopping,
         )
 
-    async def drive(self, new: Message | None, *, resumed: bool = False) -> Run:
+    async def drive(self, new: Message | None, *, resumed: bool = False) -> Run[Any]:
         """Run until the model has answered or the run is stopped, and return the `Run`.
 
         Raises:
@@ -116,7 +134,7 @@ class Driver:
                 error=None if ending.error is None else type(ending.error).__name__,
             )
         )
-        run = Run(
+        run: Run[Any] = Run(
             id=self._run_id,
             outcome=ending.outcome,
             text=ending.text,
@@ -126,13 +144,22 @@ class Driver:
             steps=self._book.steps,
             error=ending.error,
             session_id=self._context.session_id,
+            answer=None if self._answering is None else ending.answer,
         )
         if self._stopping.by_caller:
             raise asyncio.CancelledError("the run was cancelled; what was open has been settled")
         return run
 
     async def _turns(self, new: Message | None) -> Ending:
-        machine = turns(self._book, new, self._traits, self._limits, granularity=self._granularity)
+        answering = self._answering
+        machine = turns(
+            self._book,
+            new,
+            self._traits,
+            self._limits,
+            granularity=self._granularity,
+            rule=None if answering is None else answering.rule,
+        )
         outcome: Any = None
         while True:
             try:
@@ -147,6 +174,8 @@ class Driver:
                 outcome = await self._model.call(effect)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
+            elif type(effect) is ReadAnswer:
+                outcome = cast("Answering", answering).read(effect.written)
             else:
                 outcome = await self._tools.wait()
 
