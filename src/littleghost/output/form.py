@@ -14,7 +14,7 @@ import msgspec
 
 from littleghost import data
 from littleghost.errors import ConfigurationError
-from littleghost.output.schema import of_type, tidy
+from littleghost.output.schema import apart, of_type, tidy
 
 __all__ = ["Form", "MisfitError"]
 
@@ -26,7 +26,7 @@ ANSWER = "answer"
 MAX_REASONS, MAX_REASON = 10, 500
 """How many reasons a model is told at once, and the characters of one."""
 
-_AT = re.compile(r"(?P<reason>.*) - at `(?P<key>key in )?\$?(?P<path>.*)`", re.DOTALL)
+_AT = re.compile(r"(?P<reason>.*) - at (?P<key>`key` in )?`\$?(?P<path>.*)`", re.DOTALL)
 _NO_NAME = re.compile(r"\W+", re.ASCII)
 _UNIONS = (typing.Union, types.UnionType)
 _PYDANTIC = ("pydantic", "pydantic_core", "annotated_types")
@@ -100,9 +100,8 @@ class Form:
         definitions: dict[str, Any] = {}
         for name, member in members.items():
             schema, self._members[name] = _codec(member)
-            for known, definition in schema.pop("$defs", {}).items():
-                if definitions.setdefault(known, definition) != definition:
-                    raise TypeError(f"two types in it are called {known}")
+            schema = apart(schema, definitions)
+            definitions.update(schema.pop("$defs", {}))
             branches.append({"type": "object", "properties": {name: schema}, "required": [name]})
         return {"anyOf": branches, "$defs": definitions}
 
@@ -203,6 +202,8 @@ def _told_apart(type: Any) -> dict[str, Any]:
 
 def _name(type: Any) -> str:
     """Return what to call a type: the name of a class, else how it is written."""
+    if type is types.NoneType:
+        return "null"
     return type.__name__ if isinstance(type, Class) else str(type).replace("typing.", "")
 
 
@@ -233,7 +234,7 @@ def _parts(type: Any, seen: list[Any]) -> Iterator[Any]:
 def _has_members(named: Any) -> bool:
     return (
         dataclasses.is_dataclass(named)
-        or typing.is_typeddict(named)
+        or hasattr(named, "__total__")  # a TypedDict, of typing or of typing_extensions
         or issubclass(named, msgspec.Struct | tuple)
     )
 

@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from littleghost.tools.function import parse_docstring
 
-__all__ = ["of_type", "tidy"]
+__all__ = ["apart", "of_type", "tidy"]
 
 Schema = dict[str, Any]
 
@@ -84,6 +84,32 @@ def tidy(schema: Schema) -> Schema:
             waiting.append(made[name])
     kept = {name: value for name, value in made.items() if name in used}
     return {**top, "$defs": kept} if kept else top
+
+
+def apart(schema: Schema, taken: Mapping[str, Schema]) -> Schema:
+    """Return ``schema`` with its definitions renamed where another one has their name in ``taken``."""
+    definitions: dict[str, Schema] = schema.get("$defs", {})
+    names: dict[str, str] = {}
+    for name, definition in definitions.items():
+        fresh, number = name, 1
+        while taken.get(fresh, definition) != definition or fresh in names.values():
+            number += 1
+            fresh = f"{name}_{number}"
+        names[name] = fresh
+    renamed = _refer({key: value for key, value in schema.items() if key != "$defs"}, names)
+    return {**renamed, "$defs": {names[name]: _refer(each, names) for name, each in definitions.items()}}
+
+
+def _refer(node: Any, names: Mapping[str, str]) -> Any:
+    """Return ``node`` with its references to definitions under their new names."""
+    if isinstance(node, list):
+        return [_refer(child, names) for child in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    made: Schema = {key: _refer(value, names) for key, value in cast("Schema", node).items()}
+    if isinstance(made.get("$ref"), str):
+        made["$ref"] = f"#/$defs/{names[made['$ref'].rsplit('/', 1)[-1]]}"
+    return made
 
 
 def _tidy(node: Any) -> Any:
