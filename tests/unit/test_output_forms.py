@@ -150,9 +150,9 @@ def nodes(schema: Any) -> list[dict[str, Any]]:
 
 TYPES: list[Any] = [
     Order, Line, Point, Circle, Loose, Cat, Cat | Dog, Point | Circle, Point | None, Pair, int, bool, list[Point], dict[str, Line],
-    Colour, Literal["a", "b"], Literal[1, "a"], datetime, str | int,
-    Optional[Order], Union[Point, Circle, None],  # noqa: UP007, UP045 (people write them so)
-    Model, Other, Model | Other, list[Model], Model | Point, Model | None, Annotated[int, pydantic.Field(gt=3)], tuple[int, str], set[UUID], Any,
+    Colour, Literal["a", "b"], Literal[1, "a"], datetime, str | int, tuple[int, str], set[UUID], Any,
+    Optional[Order], Union[Point, Circle, None],  # noqa: UP007, UP045
+    Model, Other, Model | Other, list[Model], Model | Point, Model | None, Annotated[int, pydantic.Field(gt=3)],
 ]  # fmt: skip
 
 
