@@ -345,9 +345,12 @@ async def test_an_empty_session_has_no_answer() -> None:
 
 
 async def test_the_value_is_the_callers_own() -> None:
-    run = await Agent(ScriptedModel([give({"a": [1]})]), output=dict[str, Any]).ask("go")
-    run.output["a"].append(2)
-    assert run.messages[1].tool_uses[0].input == {"a": [1]}
+    agent = Agent(ScriptedModel([give({"a": [1]})]), output=dict[str, Any])
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        asked = await runtime.ask(agent, "go", session_id="s")
+        for run in (asked, await runtime.resume(agent, session_id="s")):
+            run.output["a"].append(2)
+            assert run.messages[1].tool_uses[0].input == {"a": [1]}
 
 
 # Streams
@@ -399,8 +402,10 @@ async def test_a_retry_voids_what_was_shown_and_other_calls_are_no_answer() -> N
         yield ToolCallArguments(index=0, arguments='{"sku": "a very long article number"}')
         yield ToolCallStarted(index=1, id="f1", name="final_answer")
         yield ToolCallArguments(index=1, arguments='{"text": "it is over')
+        yield ToolCallStarted(index=2, id="f2", name="final_answer")
+        yield ToolCallArguments(index=2, arguments='{"text": "a second answer"}')
         yield ToolCallArguments(index=1, arguments='"}')
-        yield ModelEnded(message=give({"text": "it is over"}, others=("A7",)))
+        yield ModelEnded(message=give({"text": "it is over"}, {"text": "a second answer"}, others=("A7",)))
 
     async with (
         Runtime() as runtime,
