@@ -543,9 +543,12 @@ class Runtime:
         session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        capture_content: bool | runtime.Redactor = False,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
-        self._runtime = runtime.Runtime(session_store=store, workspace=workspace, sandbox=sandbox)
+        self._runtime = runtime.Runtime(
+            session_store=store, workspace=workspace, sandbox=sandbox, capture_content=capture_content
+        )
 
     def __enter__(self) -> Self:
         return self

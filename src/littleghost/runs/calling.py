@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from littleghost import data, events, telemetry
+from littleghost import data, events
 from littleghost.cancellation import Deadline
 from littleghost.errors import (
     ConfigurationError,
@@ -23,6 +23,7 @@ from littleghost.runs.answering import Answering
 from littleghost.runs.effects import CallModel, Failed, Interrupted
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.stopping import Stopped, Stopping
+from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
 
 __all__ = ["ModelCalls"]
@@ -43,6 +44,7 @@ class ModelCalls:
         deadline: When the run must have ended.
         emitter: Whom to tell.
         stopping: What cuts a call short.
+        content: What spans may tell of what is said.
         answering: How the answer gets its type, or ``None``.
     """
 
@@ -56,6 +58,7 @@ class ModelCalls:
         deadline: Deadline | None,
         emitter: Emitter,
         stopping: Stopping,
+        content: Content,
         answering: Answering | None = None,
     ) -> None:
         self._model = model
@@ -68,6 +71,7 @@ class ModelCalls:
         self._deadline = deadline
         self._emitter = emitter
         self._stopping = stopping
+        self._content = content
         self._answering = answering
         self._format = None if answering is None else answering.format
         self._tool_choice = "auto" if answering is None else answering.tool_choice
@@ -86,17 +90,9 @@ class ModelCalls:
         heard: list[str] = []
         self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
         try:
-            with telemetry.span(
-                f"chat {self._model.name}",
-                {
-                    "gen_ai.operation.name": "chat",
-                    "gen_ai.provider.name": self._model.provider,
-                    "gen_ai.request.model": self._model.name,
-                },
-            ) as span:
-                answer = await self._stopping.cut(self._listen_to(request, heard))
-                span.set("gen_ai.usage.input_tokens", answer.usage.input_tokens)
-                span.set("gen_ai.usage.output_tokens", answer.usage.output_tokens)
+            with model_span(self._model, request, self._content) as span:
+                answer = await self._stopping.cut(self._listen_to(request, heard, span))
+                span.answered(answer)
                 return answer
         except Stopped:
             return Interrupted(cast("Exception", self._stopping.error), "".join(heard))
@@ -113,7 +109,7 @@ class ModelCalls:
                 return Failed(fault, "".join(heard))
             return Failed(error, "".join(heard))
 
-    async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
+    async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
         preview = None if self._answering is None or not self._emitter.heard else self._answering.preview()
         stream = self._model.stream(request)
@@ -127,6 +123,7 @@ class ModelCalls:
                     raise ModelProtocolError(
                         f"{self._model.name} yielded {data.kind(event)} in place of an event"
                     )
+                span.heard()
                 if type(event) is events.TextDelta:
                     heard.append(event.text)
                 elif type(event) is events.Retrying:

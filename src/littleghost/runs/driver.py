@@ -30,6 +30,7 @@ from littleghost.runs.run import Run
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
+from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
 
 __all__ = ["Driver"]
@@ -46,7 +47,8 @@ class Driver:
         self,
         *,
         run_id: str,
-        agent: str,
+        span: telemetry.Span,
+        content: Content,
         model: Model,
         instructions: str | None,
         settings: Mapping[str, Any],
@@ -63,7 +65,7 @@ class Driver:
         if self._answering is not None and self._answering.tool is not None:
             tools = [*tools, self._answering.tool]
         self._run_id = run_id
-        self._agent = agent
+        self._span = span
         self._context = context
         self._book = book
         self._journal = journal
@@ -84,15 +86,18 @@ class Driver:
             deadline=context.deadline,
             emitter=emitter,
             stopping=self._stopping,
+            content=content,
             answering=self._answering,
         )
         self._tools = ToolCalls(
             tools,
             context=context,
             run_id=run_id,
+            life=book.notes.life,
             state=self._state,
             emitter=emitter,
             stopping=self._stopping,
+            content=content,
         )
 
     async def drive(self, new: Message | None, *, resumed: bool = False) -> Run[Any]:
@@ -105,26 +110,15 @@ class Driver:
             DeadlineExceeded: The same, by the deadline.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled.
         """
-        attributes: dict[str, telemetry.Attribute] = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": self._agent,
-            "littleghost.run_id": self._run_id,
-            "littleghost.resumed": resumed,
-        }
         try:
-            with (
-                self._stopping.watching(),
-                telemetry.span(f"invoke_agent {self._agent}", attributes) as span,
-            ):
+            with self._stopping.watching():
                 self._emitter.emit(
                     events.RunStarted(
                         run_id=self._run_id, session_id=self._context.session_id, resumed=resumed
                     )
                 )
                 ending = await self._turns(new)
-                span.set("littleghost.outcome", ending.outcome)
-                if ending.error is not None:
-                    span.fail(ending.error)
+                run_ended(self._span, ending.outcome, ending.error, self._book.usage)
         finally:
             await self._tools.end()
         self._emitter.emit(
@@ -183,15 +177,18 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stopping.error is not None:
             raise self._stopping.error
-        state = self._state.packed
+        state, notes = self._state.packed, self._book.notes
         try:
-            position, event = await self._journal.commit(messages, state)
+            position, event = await self._journal.commit(messages, state, notes)
         except asyncio.CancelledError:
             self._stopping.note()
             if not self._committed:
                 raise
-            position, event = await undisturbed(self._journal.commit(messages, state), self._stopping.note)
+            position, event = await undisturbed(
+                self._journal.commit(messages, state, notes), self._stopping.note
+            )
         self._committed = True
+        self._book.noted = notes
         if event is not None:
             self._emitter.emit(event)
         return position

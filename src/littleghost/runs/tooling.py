@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from littleghost import data, events, telemetry, transcript
+from littleghost import data, events, transcript
 from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import DataError, DeadlineExceeded, RunCancelled, ToolError
 from littleghost.runs.effects import STOPPED, Interrupted, StartTools
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopped, Stopping
+from littleghost.runs.tracing import Content, tool_ended, tool_span
 from littleghost.tools.contract import RunContext, Tool
 from littleghost.tools.function import result_content
 
@@ -35,9 +36,11 @@ class ToolCalls:
         tools: The tools there are.
         context: What they learn of the run.
         run_id: The run.
+        life: The session's life, where there is a session.
         state: What they read and change.
         emitter: Whom to tell.
         stopping: What cuts the wait for them short.
+        content: What spans may tell of arguments and results.
     """
 
     def __init__(
@@ -46,16 +49,20 @@ class ToolCalls:
         *,
         context: RunContext[Any],
         run_id: str,
+        life: str | None,
         state: KeptState,
         emitter: Emitter,
         stopping: Stopping,
+        content: Content,
     ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._context = context
         self._run_id = run_id
+        self._life = life
         self._state = state
         self._emitter = emitter
         self._stopping = stopping
+        self._content = content
         self._running: dict[asyncio.Task[ToolResult], ToolUse] = {}
         self._ended: deque[asyncio.Task[ToolResult]] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -74,7 +81,8 @@ class ToolCalls:
     def _key(self, position: int, call: ToolUse) -> str:
         """Return what names this call, and no other, across resumes."""
         where = self._context.session_id if self._context.session_id is not None else self._run_id
-        return hashlib.sha256(data.pack([self._context.actor_id, where, position, call.id])).hexdigest()
+        named = [self._context.actor_id, where, self._life, position, call.id]
+        return hashlib.sha256(data.pack(named)).hexdigest()
 
     async def _run_tool(self, tool: Tool, call: ToolUse, key: str) -> ToolResult:
         seen = b""
@@ -85,14 +93,7 @@ class ToolCalls:
             return data.unpack(seen)
 
         context = self._context.for_call(call.id, key, state)
-        with telemetry.span(
-            f"execute_tool {tool.name}",
-            {
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": tool.name,
-                "gen_ai.tool.call.id": call.id,
-            },
-        ) as span:
+        with tool_span(tool, call, self._content) as span:
             result: ToolResult | None = None
             try:
                 content = await self._bounded(tool, data.copy(call.input), context)
@@ -105,6 +106,7 @@ class ToolCalls:
                     return result
             else:
                 result = made_of(ToolResult, tool_use_id=call.id, content=content, status="success")
+            tool_ended(span, result, self._content)
             if context.touched_state is not None:
                 try:
                     self._state.take(seen or self._state.packed, context.touched_state)
