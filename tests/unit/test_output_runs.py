@@ -403,7 +403,7 @@ async def test_a_retry_voids_what_was_shown_and_other_calls_are_no_answer() -> N
         yield ToolCallStarted(index=1, id="f1", name="final_answer")
         yield ToolCallArguments(index=1, arguments='{"text": "it is over')
         yield ToolCallStarted(index=2, id="f2", name="final_answer")
-        yield ToolCallArguments(index=2, arguments='{"text": "a second answer"}')
+        yield ToolCallArguments(index=2, arguments=" and what another call says")
         yield ToolCallArguments(index=1, arguments='"}')
         yield ModelEnded(message=give({"text": "it is over"}, {"text": "a second answer"}, others=("A7",)))
 
