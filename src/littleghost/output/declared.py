@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from littleghost import data
 from littleghost.errors import ConfigurationError
-from littleghost.output.form import Form
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, TypeVar
+
+    from littleghost.output.form import Form
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
@@ -57,6 +58,8 @@ class Output(Generic[T_co]):
             raise ConfigurationError(f"strategy must be 'auto', 'native' or 'tool', not {strategy!r}")
         if isinstance(repairs, bool) or not isinstance(repairs, int) or repairs < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"repairs must be a whole number from 0, not {repairs!r}")
+        from littleghost.output.form import Form  # a run whose answer is text does without it
+
         self._type: Any = type
         self._name = name
         self._form = Form(type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 import types
@@ -233,7 +232,7 @@ def _parts(type: Any, seen: list[Any]) -> Iterator[Any]:
 
 def _has_members(named: Any) -> bool:
     return (
-        dataclasses.is_dataclass(named)
+        hasattr(named, "__dataclass_fields__")
         or hasattr(named, "__total__")  # a TypedDict, of typing or of typing_extensions
         or issubclass(named, msgspec.Struct | tuple)
     )

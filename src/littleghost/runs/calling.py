@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
@@ -19,12 +19,14 @@ from littleghost.errors import (
 )
 from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
-from littleghost.runs.answering import Answering
 from littleghost.runs.effects import CallModel, Failed, Interrupted
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
+
+if TYPE_CHECKING:
+    from littleghost.runs.answering import Answering
 
 __all__ = ["ModelCalls"]
 

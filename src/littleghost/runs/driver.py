@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from littleghost import data, events, telemetry, transcript
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.output.declared import Output
-from littleghost.runs.answering import Answering
 from littleghost.runs.calling import ModelCalls
 from littleghost.runs.effects import (
     Book,
@@ -32,6 +31,9 @@ from littleghost.runs.stopping import Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
 from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
+
+if TYPE_CHECKING:
+    from littleghost.runs.answering import Answering
 
 __all__ = ["Driver"]
 
@@ -61,9 +63,13 @@ class Driver:
         emitter: Emitter,
         output: Output[Any] | None = None,
     ) -> None:
-        self._answering = None if output is None else Answering(output, model, tools)
-        if self._answering is not None and self._answering.tool is not None:
-            tools = [*tools, self._answering.tool]
+        self._answering: Answering | None = None
+        if output is not None:
+            from littleghost.runs.answering import Answering  # a run whose answer is text does without it
+
+            self._answering = Answering(output, model, tools)
+            if self._answering.tool is not None:
+                tools = [*tools, self._answering.tool]
         self._run_id = run_id
         self._span = span
         self._context = context
