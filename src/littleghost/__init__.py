@@ -389,6 +389,9 @@ if TYPE_CHECKING:
         retention as retention,
     )
     from littleghost.sessions.upkeep import (
+        unfinished_sessions as unfinished_sessions,
+    )
+    from littleghost.sessions.upkeep import (
         verify_sessions as verify_sessions,
     )
     from littleghost.tools.builtin import (
@@ -556,7 +559,7 @@ _HOMES = {
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
     "sessions.transfer": ("Transferred", "copy_sessions", "export_sessions", "import_sessions"),
-    "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
+    "sessions.upkeep": ("expire_sessions", "retention", "unfinished_sessions", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
         "find_files",

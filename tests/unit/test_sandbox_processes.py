@@ -191,6 +191,32 @@ async def test_orphans_of_a_killed_keeper_are_killed_by_the_supervisor(tmp_path:
         assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
 
 
+async def test_a_keeper_that_is_dying_is_waited_for_and_so_are_the_orphans_that_it_hands_over_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line to it is shut a moment before the supervisor has its orphans: that moment is made longer here."""
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        running = asyncio.ensure_future(sandbox.execute(f"{daemon('beat')}; sleep 100", timeout=100))
+        while not (tmp_path / "beat").exists():
+            await asyncio.sleep(0.01)
+        [command] = sandbox.launcher._commands
+        keeper, looks, children = command.keeper, 0, processes._children
+
+        def look(supervisor: int) -> list[tuple[int, bool]]:
+            nonlocal looks
+            looks += 1
+            if looks == 4:
+                os.kill(keeper, signal.SIGKILL)
+            return children(supervisor)
+
+        monkeypatch.setattr(processes, "_children", look)
+        os.kill(keeper, signal.SIGSTOP)
+        command.connection.shutdown(socket.SHUT_RD)
+        assert (await running).error == "the process that watches over the command was killed"
+        assert not beating(tmp_path / "beat")
+        assert looks > 4
+
+
 async def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
     async with HostSandbox(tmp_path, writable=True) as sandbox:
         running = asyncio.ensure_future(sandbox.execute(f"{daemon('beat')}; sleep 1; echo done", timeout=30))
