@@ -40,7 +40,7 @@ from littleghost import (
     tool,
     transcript,
 )
-from littleghost.runs import answering
+from littleghost.runs import shaping
 from littleghost.testing import FunctionModel, ScriptedModel
 
 
@@ -387,7 +387,7 @@ async def test_streamed_plain_and_sync_runs_are_the_same_and_partial_values_grow
 
 
 async def test_nothing_is_read_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "Preview", None)
+    monkeypatch.setattr(shaping, "Preview", None)
     run = await Agent(long_note(native=True), output=Note).ask("go")
     assert run.outcome == "completed"
 

@@ -26,7 +26,7 @@ from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
 
 if TYPE_CHECKING:
-    from littleghost.runs.answering import Answering
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["ModelCalls"]
 
@@ -47,7 +47,7 @@ class ModelCalls:
         emitter: Whom to tell.
         stopping: What cuts a call short.
         content: What spans may tell of what is said.
-        answering: How the answer gets its type, or ``None``.
+        shaping: How the answer gets its type, or ``None``.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ModelCalls:
         emitter: Emitter,
         stopping: Stopping,
         content: Content,
-        answering: Answering | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
         self._model = model
         told = data.check_text(instructions, "instructions") if instructions else ""
@@ -74,9 +74,9 @@ class ModelCalls:
         self._emitter = emitter
         self._stopping = stopping
         self._content = content
-        self._answering = answering
-        self._format = None if answering is None else answering.format
-        self._tool_choice = "auto" if answering is None else answering.tool_choice
+        self._shaping = shaping
+        self._format = None if shaping is None else shaping.format
+        self._tool_choice = "auto" if shaping is None else shaping.tool_choice
 
     async def call(self, effect: CallModel) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -113,7 +113,7 @@ class ModelCalls:
 
     async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
-        preview = None if self._answering is None or not self._emitter.heard else self._answering.preview()
+        preview = None if self._shaping is None or not self._emitter.heard else self._shaping.preview()
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
         try:

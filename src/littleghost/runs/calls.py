@@ -41,7 +41,7 @@ class Calls:
         self._book = book
         self._tools = tools
         self._limits = limits
-        self._answering = frozenset(name for name, traits in tools.items() if traits.gives_answer)
+        self._free = frozenset(name for name, traits in tools.items() if traits.gives_answer)
         self._at_once = granularity == "call"
 
     def settle(self) -> Part:
@@ -64,7 +64,7 @@ class Calls:
 
     def answer(self, message: Message, wanted: Sequence[ToolUse], position: int) -> Part:
         """Run the calls of a fresh answer, or refuse them."""
-        limit, free = self._limits.tool_calls, self._answering
+        limit, free = self._limits.tool_calls, self._free
         before = self._book.tool_calls
         self._book.tool_calls += sum(call.name not in free for call in wanted)
         counted = 0

@@ -33,7 +33,7 @@ from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
 
 if TYPE_CHECKING:
-    from littleghost.runs.answering import Answering
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["Driver"]
 
@@ -63,13 +63,13 @@ class Driver:
         emitter: Emitter,
         output: Output[Any] | None = None,
     ) -> None:
-        self._answering: Answering | None = None
+        self._shaping: Shaping | None = None
         if output is not None:
-            from littleghost.runs.answering import Answering  # a run whose answer is text does without it
+            from littleghost.runs.shaping import Shaping  # a run whose answer is text does without it
 
-            self._answering = Answering(output, model, tools)
-            if self._answering.tool is not None:
-                tools = [*tools, self._answering.tool]
+            self._shaping = Shaping(output, model, tools)
+            if self._shaping.tool is not None:
+                tools = [*tools, self._shaping.tool]
         self._run_id = run_id
         self._span = span
         self._context = context
@@ -82,8 +82,8 @@ class Driver:
         self._stopping = Stopping(context.cancellation, context.deadline)
         self._state = KeptState(context.state)
         self._traits = {tool.name: ToolTraits(tool.idempotent, tool.exclusive) for tool in tools}
-        if self._answering is not None and self._answering.tool is not None:
-            self._traits[self._answering.tool.name] = ToolTraits(idempotent=True, gives_answer=True)
+        if self._shaping is not None and self._shaping.tool is not None:
+            self._traits[self._shaping.tool.name] = ToolTraits(idempotent=True, gives_answer=True)
         self._model = ModelCalls(
             model,
             instructions=instructions,
@@ -93,7 +93,7 @@ class Driver:
             emitter=emitter,
             stopping=self._stopping,
             content=content,
-            answering=self._answering,
+            shaping=self._shaping,
         )
         self._tools = ToolCalls(
             tools,
@@ -144,21 +144,21 @@ class Driver:
             steps=self._book.steps,
             error=ending.error,
             session_id=self._context.session_id,
-            answer=None if self._answering is None else ending.answer,
+            answer=None if self._shaping is None else ending.answer,
         )
         if self._stopping.by_caller:
             raise asyncio.CancelledError("the run was cancelled; what was open has been settled")
         return run
 
     async def _turns(self, new: Message | None) -> Ending:
-        answering = self._answering
+        shaping = self._shaping
         machine = turns(
             self._book,
             new,
             self._traits,
             self._limits,
             granularity=self._granularity,
-            rule=None if answering is None else answering.rule,
+            rule=None if shaping is None else shaping.rule,
         )
         outcome: Any = None
         while True:
@@ -175,7 +175,7 @@ class Driver:
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
             elif type(effect) is ReadAnswer:
-                outcome = cast("Answering", answering).read(effect.written)
+                outcome = cast("Shaping", shaping).read(effect.written)
             else:
                 outcome = await self._tools.wait()
 

@@ -1,4 +1,4 @@
-"""How a run gets its answer in a type: which way, read by what, and shown while it is written."""
+"""The answer of a run brought into its type: which way, read by what, and shown while it is written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from littleghost.output.partial import PartialJSON
 from littleghost.runs.effects import AnswerRule, Read, Unfit
 from littleghost.tools.contract import RunContext, Tool
 
-__all__ = ["Answering"]
+__all__ = ["Shaping"]
 
 TAKEN = "The answer was taken."
 UNFIT = "The answer cannot be used:\n{reasons}\n"
 
 
-class Answering:
+class Shaping:
     """The way from a model to a value of the type that the agent declares.
 
     Args:
@@ -93,15 +93,15 @@ class _AnswerTool(Tool):
 
     idempotent = True
 
-    def __init__(self, output: Output[Any], answering: Answering) -> None:
+    def __init__(self, output: Output[Any], shaping: Shaping) -> None:
         self.name = output.name
         self.description = f"Give the final answer. {output.description}".strip()
         self.schema = output.form.schema
-        self._answering = answering
+        self._shaping = shaping
 
     async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> str:
         """Say whether the answer fits."""
-        outcome = self._answering.read(arguments)
+        outcome = self._shaping.read(arguments)
         if type(outcome) is Unfit:
             again = f"Call {self.name} again, with arguments that fit."
             raise ToolError(UNFIT.format(reasons="\n".join(outcome.reasons)) + again)
