@@ -238,6 +238,9 @@ if TYPE_CHECKING:
     from littleghost.models.openai import (
         OpenAIModel as OpenAIModel,
     )
+    from littleghost.models.openai_responses import (
+        OpenAIResponsesModel as OpenAIResponsesModel,
+    )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
@@ -513,6 +516,7 @@ _HOMES = {
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
+    "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
     "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
