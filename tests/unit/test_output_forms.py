@@ -17,6 +17,7 @@ import typing_extensions
 from msgspec import UNSET, Meta, Struct
 
 from littleghost import ConfigurationError, Output
+from littleghost.models.strict import fits_strict
 from littleghost.output.form import Form, MisfitError
 
 
@@ -171,6 +172,15 @@ def test_a_schema_is_one_that_strict_modes_accept(type: Any) -> None:
             assert node["additionalProperties"] is False
             assert set(node.get("required", [])) <= set(node["properties"])
     assert json.loads(json.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    "type",
+    [Point, Cat | Dog, Point | Circle, Point | None, list[Point], Colour, datetime, Other, int | str],
+    ids=str,
+)
+def test_openai_can_hold_an_answer_to_it_exactly(type: Any) -> None:
+    assert fits_strict(Form(type).schema)
 
 
 def test_a_schema_says_what_the_hints_and_docstrings_say() -> None:
