@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -176,6 +179,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -243,6 +249,9 @@ if TYPE_CHECKING:
     )
     from littleghost.prices import (
         Prices as Prices,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -466,6 +475,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -494,6 +504,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -515,6 +526,7 @@ _HOMES = {
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
+    "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
