@@ -247,11 +247,11 @@ if TYPE_CHECKING:
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
-    from littleghost.prices import (
-        Prices as Prices,
-    )
     from littleghost.output.declared import (
         Output as Output,
+    )
+    from littleghost.prices import (
+        Prices as Prices,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -442,6 +442,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -585,6 +591,8 @@ _HOMES = {
     ),
     "tools.contract": ("RunContext", "Tool", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }
