@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -176,6 +179,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -226,14 +232,26 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
     from littleghost.models.openai import (
         OpenAIModel as OpenAIModel,
     )
+    from littleghost.models.openai_responses import (
+        OpenAIResponsesModel as OpenAIResponsesModel,
+    )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
+    )
+    from littleghost.prices import (
+        Prices as Prices,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -463,6 +481,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -491,6 +510,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -506,9 +526,13 @@ _HOMES = {
     ),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
+    "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
+    "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
