@@ -232,6 +232,9 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
@@ -246,6 +249,9 @@ if TYPE_CHECKING:
     )
     from littleghost.output.declared import (
         Output as Output,
+    )
+    from littleghost.prices import (
+        Prices as Prices,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -436,6 +442,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -514,10 +526,12 @@ _HOMES = {
     ),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
     "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
@@ -577,6 +591,8 @@ _HOMES = {
     ),
     "tools.contract": ("RunContext", "Tool", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }
