@@ -115,6 +115,10 @@ def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None)
     cut = not wanted and answer.stop != "end"
     if cut:
         message = transcript.mark(message, partial=answer.stop)
+    if answers is not None and not cut:
+        if not wanted:
+            return (yield from answers.text(message))
+        message = answers.noted(message)
     for index, call in enumerate(wanted):
         yield Emit(ToolCallReady(index=index, call=call))
     position = 0
@@ -124,12 +128,9 @@ def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None)
     text = message.text
     book.text = text or book.text
     if wanted:
-        index = len(book.messages) - 1
         ended = yield from calls.answer(message, wanted, position)
-        return ended if ended is not None or answers is None else (yield from answers.called(index))
+        return ended if ended is not None or answers is None else (yield from answers.called(message))
     if not cut:
-        if answers is not None:
-            return (yield from answers.text(text))
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":
         return Ending(
