@@ -27,7 +27,7 @@ ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")
 $(VENV)/.made: FORCE
 endif
 
-.PHONY: help demo chat test suites check format lint types gates fix bench bench-peers bench-sandboxes bench-agentcore soak docs lock clean FORCE
+.PHONY: help demo chat test suites check format lint types gates fix bench bench-peers bench-sandboxes bench-agents bench-agentcore soak docs lock clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,9 @@ bench-peers: $(PEERS)/.made ## the same work with sessions, here and in other fr
 
 bench-sandboxes: $(PEERS)/.made ## commands and files in sandboxes, here and in other frameworks (ARGS=--quick)
 	@$(PEERS)/bin/python -m benchmarks.peers.sandboxes $(ARGS)
+
+bench-agents: $(PEERS)/.made ## what a run of an agent costs, here and in other frameworks (ARGS=--quick)
+	@$(PEERS)/bin/python -m benchmarks.peers.agents $(ARGS)
 
 bench-agentcore: $(AGENTCORE)/.made ## what sessions in AgentCore Memory cost, by client (ARGS=--quick: a minute; --checks: do they run)
 	@$(AGENTCORE)/bin/python -m benchmarks.agentcore $(ARGS)

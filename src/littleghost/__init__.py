@@ -211,9 +211,6 @@ if TYPE_CHECKING:
     from littleghost.events import (
         UsageReported as UsageReported,
     )
-    from littleghost.loop import (
-        RunLimits as RunLimits,
-    )
     from littleghost.message import (
         Message as Message,
     )
@@ -229,16 +226,28 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
     from littleghost.models.openai import (
         OpenAIModel as OpenAIModel,
     )
+    from littleghost.models.openai_responses import (
+        OpenAIResponsesModel as OpenAIResponsesModel,
+    )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
-    from littleghost.run import (
+    from littleghost.prices import (
+        Prices as Prices,
+    )
+    from littleghost.runs.limits import (
+        RunLimits as RunLimits,
+    )
+    from littleghost.runs.run import (
         Run as Run,
     )
     from littleghost.runtime import (
@@ -380,6 +389,9 @@ if TYPE_CHECKING:
         retention as retention,
     )
     from littleghost.sessions.upkeep import (
+        unfinished_sessions as unfinished_sessions,
+    )
+    from littleghost.sessions.upkeep import (
         verify_sessions as verify_sessions,
     )
     from littleghost.tools.builtin import (
@@ -495,13 +507,16 @@ _HOMES = {
         "ToolStarted",
         "UsageReported",
     ),
-    "loop": ("RunLimits",),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
+    "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
-    "run": ("Run",),
+    "prices": ("Prices",),
+    "runs.limits": ("RunLimits",),
+    "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
     "sandboxes.container": ("ContainerSandbox",),
@@ -544,7 +559,7 @@ _HOMES = {
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
     "sessions.transfer": ("Transferred", "copy_sessions", "export_sessions", "import_sessions"),
-    "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
+    "sessions.upkeep": ("expire_sessions", "retention", "unfinished_sessions", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
         "find_files",

@@ -9,11 +9,11 @@ from typing import Any, cast
 from littleghost import data
 from littleghost.cancellation import CancellationToken
 from littleghost.errors import ConfigurationError
-from littleghost.loop import RunLimits
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.portal import portal
-from littleghost.run import Run
+from littleghost.runs.limits import RunLimits
+from littleghost.runs.run import Run
 from littleghost.runtime import Runtime
 from littleghost.tools.contract import RunContext, Tool, Toolset
 from littleghost.tools.function import FunctionTool

@@ -12,16 +12,25 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
-from littleghost import data, transcript
+import msgspec
+
+from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.events import Event
-from littleghost.loop import Book, RunLimits, check_bound
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
-from littleghost.run import Driver, NoJournal, Run, SessionJournal, deadline_for, stoppable, undisturbed
+from littleghost.runs.driver import Driver
+from littleghost.runs.effects import Book
+from littleghost.runs.emitter import Emitter
+from littleghost.runs.journal import NoJournal, SessionJournal
+from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.notes import DEFAULT_AGENT, Notes
+from littleghost.runs.run import Run
+from littleghost.runs.stopping import stoppable, undisturbed
+from littleghost.runs.tracing import Content, Redactor, agent_span
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -182,6 +191,8 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
+        capture_content: Whether spans hold messages, arguments and results: ``False``, ``True``, or a function that is called with the
+            name of each attribute of that kind and its value in the form of JSON, and returns what is to be recorded (``None``: nothing).
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -193,6 +204,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        capture_content: bool | Redactor = False,
     ) -> None:
         if (
             session_store is not None
@@ -212,6 +224,11 @@ class Runtime:
         self._store: SessionStore | None = session_store if isinstance(session_store, SessionStore) else None
         self._workspace = workspace
         self._sandbox = sandbox
+        if not isinstance(capture_content, bool) and not callable(capture_content):
+            raise ConfigurationError(
+                f"capture_content must be True, False or a function, not {data.kind(capture_content)}"
+            )
+        self._content = Content(capture=capture_content)
         self._models: dict[str, Model] = {}
         self._owned = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -402,6 +419,8 @@ class Runtime:
             if session is not None:
                 with stoppable(token):
                     await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+            # A new question has a trace of its own, which begins here; a resumed run belongs to one that only the session names.
+            span = telemetry.NOTHING if new is None else self._span(stack, agent, model, run_id, session)
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
@@ -423,15 +442,27 @@ class Runtime:
                     )
                 book.messages = await session.journal()
                 context.state = await session.state()
+                metadata = await session.metadata()
+                book.notes = book.noted = Notes.read(metadata)
                 journal = SessionJournal(
-                    session, len(book.messages), data.pack_object(context.state, "state")
+                    session,
+                    len(book.messages),
+                    data.pack_object(context.state, "state"),
+                    metadata,
+                    book.notes,
                 )
+                book.notes = _introduced(book.notes, agent.name, resumed=new is None)
+            if new is None:
+                span = self._span(stack, agent, model, run_id, session, resumed=True, trace=book.notes.trace)
+            if span.recorded and session is not None and (new is not None or book.notes.trace is None):
+                book.notes = msgspec.structs.replace(book.notes, trace=telemetry.current_operation())
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
             driver = Driver(
                 run_id=run_id,
-                agent=agent.name,
+                span=span,
+                content=self._content,
                 model=model,
                 instructions=instructions(context) if callable(instructions) else instructions,
                 settings=agent.settings,
@@ -441,10 +472,38 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
-                listen=None if channel is None else channel.hear,
-                ready=None if channel is None else channel.ready,
+                emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
             )
             return await driver.drive(new, resumed=new is None)
+
+    def _span(
+        self,
+        stack: AsyncExitStack,
+        agent: Runnable,
+        model: Model,
+        run_id: str,
+        session: Session | None,
+        *,
+        resumed: bool = False,
+        trace: str | None = None,
+    ) -> telemetry.Span:
+        """Begin the span of a run, which ends with ``stack``; below the span that ``trace`` names, linked to where it was asked for."""
+        if not telemetry.recording():
+            return telemetry.NOTHING
+        link = None
+        if trace is not None:
+            link = telemetry.current_operation()
+            stack.enter_context(telemetry.operation(trace))
+        return stack.enter_context(
+            agent_span(
+                agent.name,
+                model=model,
+                run_id=run_id,
+                session_id=None if session is None else session.id,
+                resumed=resumed,
+                link=link,
+            )
+        )
 
     def _model(self, model: Model | str) -> Model:
         if not isinstance(model, str):
@@ -531,6 +590,22 @@ async def _tools(
     if twice:
         raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
     return tools
+
+
+def _introduced(notes: Notes, agent: str, *, resumed: bool) -> Notes:
+    """Return ``notes`` as the next commit writes them: the session has a life, and the agent its name.
+
+    Raises:
+        ConfigurationError: Another agent's run is to go on.
+    """
+    if resumed and notes.agent is not None and notes.agent != agent:
+        raise ConfigurationError(
+            f"agent {agent!r} cannot go on with a run of agent {notes.agent!r}; resume it with an agent of that name"
+        )
+    name = None if agent == DEFAULT_AGENT else agent
+    if notes.life is not None and notes.agent == name:
+        return notes
+    return msgspec.structs.replace(notes, life=notes.life or os.urandom(8).hex(), agent=name)
 
 
 def _new_message(message: Any) -> Message:

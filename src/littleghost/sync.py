@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
-    from littleghost.loop import RunLimits
     from littleghost.message import Message
-    from littleghost.run import Run
+    from littleghost.runs.limits import RunLimits
+    from littleghost.runs.run import Run
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
@@ -51,6 +51,7 @@ __all__ = [
     "import_sessions",
     "open_store",
     "retention",
+    "unfinished_sessions",
     "verify_sessions",
 ]
 
@@ -355,6 +356,15 @@ def expire_sessions(
     )
 
 
+def unfinished_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+) -> Generator[contract.SessionInfo]:
+    """Do what `littleghost.unfinished_sessions` does."""
+    return _iterated(upkeep.unfinished_sessions(_store_of(store), actor_id=actor_id))
+
+
 @contextmanager
 def retention(
     store: Store | contract.SessionStore,
@@ -541,9 +551,12 @@ class Runtime:
         session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        capture_content: bool | runtime.Redactor = False,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
-        self._runtime = runtime.Runtime(session_store=store, workspace=workspace, sandbox=sandbox)
+        self._runtime = runtime.Runtime(
+            session_store=store, workspace=workspace, sandbox=sandbox, capture_content=capture_content
+        )
 
     def __enter__(self) -> Self:
         return self

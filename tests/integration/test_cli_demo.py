@@ -106,15 +106,15 @@ def test_without_isolation_it_says_so_and_passes(demo: Demo):
 BROKEN = {
     "tools run again after a crash": (
         """
-        from littleghost import loop
-        traits = loop.ToolTraits
-        loop.ToolTraits = lambda idempotent, exclusive: traits(True, exclusive)
+        from littleghost.runs import driver
+        traits = driver.ToolTraits
+        driver.ToolTraits = lambda idempotent, exclusive: traits(True, exclusive)
         """,
         ["the customer was charged once"],
     ),
     "a turn is stored when it ends": (
         """
-        from littleghost.run import SessionJournal
+        from littleghost.runs.journal import SessionJournal
         commit, held = SessionJournal.commit, []
         async def late(self, messages, state):
             if any(message.tool_uses or message.tool_results for message in messages):

@@ -21,6 +21,7 @@ LAYERS = """
     message
     transcript
     usage
+    prices
     cancellation
     events
     telemetry
@@ -37,8 +38,7 @@ LAYERS = """
     models.contract
     models
     tools
-    loop
-    run
+    runs
     runtime
     agent
     sync
@@ -169,7 +169,7 @@ def test_no_file_is_long(path: Path):
             {"errors": "if TYPE_CHECKING:\n    from littleghost import data", "data": ""},
             "imports littleghost.data",
         ),
-        ({"run": "from littleghost import Agent"}, "run imports littleghost,"),
+        ({"runtime": "from littleghost import Agent"}, "runtime imports littleghost,"),
         ({"cli/__init__": "from littleghost import Agent"}, ""),
         (
             {"sessions/contract": "from .memory import X", "sessions/memory": ""},

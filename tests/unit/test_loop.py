@@ -8,7 +8,7 @@ import pytest
 
 from littleghost import Message, RunCancelled, RunLimits, Text, ToolResult, ToolUse, transcript
 from littleghost.events import ModelEnded
-from littleghost.loop import (
+from littleghost.runs.effects import (
     AwaitTool,
     Book,
     CallModel,
@@ -19,8 +19,8 @@ from littleghost.loop import (
     Interrupted,
     StartTools,
     ToolTraits,
-    turns,
 )
+from littleghost.runs.loop import turns
 
 TOOLS = {"plain": ToolTraits(), "again": ToolTraits(idempotent=True), "alone": ToolTraits(exclusive=True)}
 STOP = Interrupted(RunCancelled("stop"))

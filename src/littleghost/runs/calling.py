@@ -1,0 +1,132 @@
+"""The model calls of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, get_args
+
+from littleghost import data, events
+from littleghost.cancellation import Deadline
+from littleghost.errors import (
+    ConfigurationError,
+    LittleGhostError,
+    ModelError,
+    ModelProtocolError,
+    StoreError,
+)
+from littleghost.message import Message
+from littleghost.models.contract import Model, ModelRequest, ToolSpec
+from littleghost.runs.effects import CallModel, Failed, Interrupted
+from littleghost.runs.emitter import Emitter
+from littleghost.runs.stopping import Stopped, Stopping
+from littleghost.runs.tracing import Content, ModelSpan, model_span
+from littleghost.tools.contract import Tool
+
+__all__ = ["ModelCalls"]
+
+log = logging.getLogger("littleghost")
+
+MODEL_EVENTS: frozenset[type] = frozenset(get_args(events.ModelEvent))
+
+
+class ModelCalls:
+    """Calls the model of a run.
+
+    Args:
+        model: The model.
+        instructions: What it is told first, or ``None``.
+        settings: Options of its provider.
+        tools: What it may call.
+        deadline: When the run must have ended.
+        emitter: Whom to tell.
+        stopping: What cuts a call short.
+        content: What spans may tell of what is said.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        instructions: str | None,
+        settings: Mapping[str, Any],
+        tools: Sequence[Tool],
+        deadline: Deadline | None,
+        emitter: Emitter,
+        stopping: Stopping,
+        content: Content,
+    ) -> None:
+        self._model = model
+        told = data.check_text(instructions, "instructions") if instructions else ""
+        self._instructions = [Message.system(told)] if told else []
+        self._settings = dict(settings)
+        self._specs = tuple(
+            [ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools]
+        )
+        self._deadline = deadline
+        self._emitter = emitter
+        self._stopping = stopping
+        self._content = content
+
+    async def call(self, effect: CallModel) -> Any:
+        """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
+        deadline = self._deadline
+        request = ModelRequest(
+            messages=[*self._instructions, *effect.messages],
+            tools=self._specs,
+            settings=self._settings,
+            timeout=None if deadline is None else deadline.remaining(),
+        )
+        heard: list[str] = []
+        self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
+        try:
+            with model_span(self._model, request, self._content) as span:
+                answer = await self._stopping.cut(self._listen_to(request, heard, span))
+                span.answered(answer)
+                return answer
+        except Stopped:
+            return Interrupted(cast("Exception", self._stopping.error), "".join(heard))
+        except (ConfigurationError, StoreError):
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if not isinstance(error, LittleGhostError):
+                log.exception("model %s failed", self._model.name)
+            if not isinstance(error, Exception):
+                fault = ModelError(f"{self._model.name} failed ({type(error).__name__})")
+                fault.__cause__ = error
+                return Failed(fault, "".join(heard))
+            return Failed(error, "".join(heard))
+
+    async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
+        ended: events.ModelEnded | None = None
+        stream = self._model.stream(request)
+        close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
+        try:
+            async for event in stream:
+                if type(event) is events.ModelEnded:
+                    ended = event
+                    break
+                if type(event) not in MODEL_EVENTS:
+                    raise ModelProtocolError(
+                        f"{self._model.name} yielded {data.kind(event)} in place of an event"
+                    )
+                span.heard()
+                if type(event) is events.TextDelta:
+                    heard.append(event.text)
+                elif type(event) is events.Retrying:
+                    heard.clear()
+                if self._emitter.heard:
+                    self._emitter.emit(event)
+                    await self._emitter.ready()
+        finally:
+            if close is not None:
+                await close()
+        if ended is None:
+            raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
+        if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModelProtocolError(
+                f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
+            )
+        return ended

@@ -1,0 +1,54 @@
+"""What comes out of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from littleghost.content import ToolUse
+from littleghost.message import Message
+from littleghost.runs.effects import Outcome
+from littleghost.usage import Usage
+
+__all__ = ["Run"]
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What came out of a run.
+
+    Attributes:
+        id: The run's id.
+        outcome: ``completed``; ``partial``: a limit or the deadline was reached; ``failed``: the model failed; ``cancelled``;
+            ``suspended``: answers are awaited.
+        text: The last answer, or what there was of it.
+        messages: The whole conversation, in normalised form.
+        state: The session's state.
+        usage: The tokens of all model calls.
+        error: What ended the run early, else ``None``.
+        steps: How often the model was called.
+        pending: The calls that wait for answers, where the run is suspended.
+        session_id: The session, or ``None`` where nothing is stored.
+    """
+
+    id: str
+    outcome: Outcome
+    text: str
+    messages: list[Message]
+    state: dict[str, Any]
+    usage: Usage
+    steps: int
+    error: Exception | None = None
+    pending: tuple[ToolUse, ...] = ()
+    session_id: str | None = None
+
+    @property
+    def output(self) -> Any:
+        """The answer as the type that the agent declares; its text where it declares none."""
+        return self.text
+
+    def check(self) -> Run:
+        """Return the run itself, or raise `error` where there is one."""
+        if self.error is not None:
+            raise self.error
+        return self
