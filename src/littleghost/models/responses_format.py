@@ -227,7 +227,7 @@ def _output(result: ToolResult) -> str | list[dict[str, Any]]:
     inside: Any = result.content
     blocks = cast("tuple[Block, ...]", inside) if isinstance(inside, tuple) else ()
     attached = any(isinstance(block, Image | Document) for block in blocks)
-    text = "".join(block.text for block in blocks if isinstance(block, Text)) if attached else result.text
+    text = "\n".join(block.text for block in blocks if isinstance(block, Text)) if attached else result.text
     if result.status == "error" and not text.lower().startswith("error"):
         text = f"Error: {text}"
     if not attached:
