@@ -102,8 +102,10 @@ class Failures:
             return OutputLimitError("the answer was cut at the output limit")
         if name == "ContentFilterFinishReasonError":
             return ModelRequestError("the provider's content filter refused the request")
-        if name in ("SubjectTokenProviderError", "OAuthError"):
-            return CredentialError(f"the credentials for {self._host} could not be obtained ({name})")
+        if name in ("SubjectTokenProviderError", "OAuthError", "CredentialsError", "IdentityTokenFileError"):
+            return CredentialError(
+                f"the credentials for {self._host} could not be obtained ({name}); {self._hint}"
+            )
         if name.startswith("WebSocket"):
             return Again(ModelUnavailableError(f"the connection to {self._host} broke"))
         if isinstance(error, getattr(sdk, "OpenAIError", None) or sdk.AnthropicError):
@@ -185,9 +187,10 @@ def caused(error: _E, cause: Exception) -> _E:
 
 
 _WORDS = {
-    # OpenAI and Anthropic
+    # OpenAI and Anthropic, https://platform.claude.com/docs/en/api/errors
     "invalid_request_error": 400,
     "authentication_error": 401,
+    "billing_error": 402,
     "permission_error": 403,
     "not_found_error": 404,
     "request_too_large": 413,
@@ -195,6 +198,7 @@ _WORDS = {
     "rate_limit_exceeded": 429,
     "api_error": 500,
     "server_error": 500,
+    "timeout_error": 504,
     "overloaded_error": 529,
     # Google, https://cloud.google.com/apis/design/errors#handling_errors
     "INVALID_ARGUMENT": 400,
