@@ -58,8 +58,8 @@ def vertex(url: str, *, key: str, retries: int, **options: Any) -> Model:
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
     "responses": ("openai", Subject(responses, ResponsesDialect)),
-    "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
-    "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
+    "gemini": ("google", Subject(gemini, GeminiDialect)),
+    "vertex": ("google", Subject(vertex, GeminiDialect)),
 }
 """By name: the SDK that it needs, and what is tried. Another adapter is one more line, and its maker."""
 
