@@ -121,7 +121,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def littleghost(environment: dict[str, str], tmp_path: Path) -> Run:
     def run(*arguments: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*LITTLEGHOST, *arguments], input=given, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+            [*LITTLEGHOST, *arguments], input=given, capture_output=True, text=True, timeout=240, cwd=tmp_path,
             env={**environment, **more}, check=False,
         )  # fmt: skip
 
