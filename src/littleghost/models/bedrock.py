@@ -303,6 +303,9 @@ class BedrockFailures(Failures):
             return Again(ModelUnavailableError(f"{self._host} {what} ({name})"))
         if "botocore.BotoCoreError" in names:
             return ConfigurationError(f"botocore refuses: {self.safe(str(error))}")
+        if isinstance(error, ValueError | RecursionError):
+            # What botocore's parser comes to grief on; that the request is JSON was seen before.
+            return Again(ModelProtocolError(f"{self._host} sent what cannot be read ({name})"))
         return None
 
     def _said(self, response: Any, *, mid_stream: bool) -> Exception:
