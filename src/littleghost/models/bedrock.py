@@ -212,7 +212,18 @@ class BedrockModel(Model):
             headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             if headers.get("content-type", "").startswith("text/html"):
                 raise NotTheAPIError("a web page came in place of an answer; is base_url right?")
-            yield from stream
+            try:
+                yield from stream
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
+                # What botocore's parser comes to grief on.
+                raise _UnreadableError(type(error).__name__) from error
 
     def _ready(self) -> Any:
         with self._making:
@@ -246,6 +257,10 @@ class BedrockModel(Model):
             key_hint="look at the AWS credentials and what their policy allows",
             secrets=secrets,
         )
+
+
+class _UnreadableError(Exception):
+    """An event is not what the API says."""
 
 
 def _abilities(model: str) -> frozenset[str]:
@@ -294,7 +309,7 @@ class BedrockFailures(Failures):
             return ModelRequestError(f"the request is not as the Converse API has it: {where}")
         if names & _TIMEOUTS:
             return self._late()
-        if names & _BROKEN:
+        if names & _BROKEN or isinstance(error, _UnreadableError):
             return Again(
                 ModelProtocolError(f"{self._host} answered with what is no Converse answer ({name})")
             )
@@ -303,9 +318,6 @@ class BedrockFailures(Failures):
             return Again(ModelUnavailableError(f"{self._host} {what} ({name})"))
         if "botocore.BotoCoreError" in names:
             return ConfigurationError(f"botocore refuses: {self.safe(str(error))}")
-        if isinstance(error, ValueError | RecursionError):
-            # What botocore's parser comes to grief on; that the request is JSON was seen before.
-            return Again(ModelProtocolError(f"{self._host} sent what cannot be read ({name})"))
         return None
 
     def _said(self, response: Any, *, mid_stream: bool) -> Exception:
