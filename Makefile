@@ -40,7 +40,7 @@ chat: $(VENV)/.chat $(GGUF) ## talk to a small model that runs on this machine (
 
 test: $(VENV)/.dev ## every test, by two workers (ARGS go to pytest; JOBS=0: in one process, for a single file or a debugger)
 	@$(MAKE) --no-print-directory $(GGUF) || { [ -z "$${CI:-}" ] && echo "The tests of a local model will be skipped."; }
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python tools/run_tests.py -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 suites: $(SUITES)/.made $(VENV)/.dev ## the suites of other projects, over the adapters to them (ARGS go to pytest; three minutes)
 	@$(BIN)/basedpyright --project suites/pyrightconfig.json

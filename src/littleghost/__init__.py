@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -176,6 +179,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -226,6 +232,9 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
@@ -237,6 +246,12 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
+    )
+    from littleghost.prices import (
+        Prices as Prices,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -383,6 +398,9 @@ if TYPE_CHECKING:
         retention as retention,
     )
     from littleghost.sessions.upkeep import (
+        unfinished_sessions as unfinished_sessions,
+    )
+    from littleghost.sessions.upkeep import (
         verify_sessions as verify_sessions,
     )
     from littleghost.tools.builtin import (
@@ -424,6 +442,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -457,6 +481,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -485,6 +510,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -500,10 +526,13 @@ _HOMES = {
     ),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
+    "output.declared": ("Output",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
@@ -548,7 +577,7 @@ _HOMES = {
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
     "sessions.transfer": ("Transferred", "copy_sessions", "export_sessions", "import_sessions"),
-    "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
+    "sessions.upkeep": ("expire_sessions", "retention", "unfinished_sessions", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
         "find_files",
@@ -562,6 +591,8 @@ _HOMES = {
     ),
     "tools.contract": ("RunContext", "Tool", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }

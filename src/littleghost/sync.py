@@ -20,10 +20,12 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from littleghost import runtime
+from littleghost.output.declared import T_co
 from littleghost.portal import portal
+from littleghost.runtime import T
 from littleghost.sessions import contract, memory, opening, postgres, session, sqlite, transfer, upkeep
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ __all__ = [
     "import_sessions",
     "open_store",
     "retention",
+    "unfinished_sessions",
     "verify_sessions",
 ]
 
@@ -61,8 +64,9 @@ UNSET = session.UNSET
 
 @contextmanager
 def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Generator[Entered]:
-    """Enter an asynchronous context manager on the portal's loop, and leave it there."""
+    """Enter an asynchronous context manager on the portal's loop, and leave it there, on whatever line Ctrl-C is raised here."""
     entered: list[AbstractAsyncContextManager[Entered]] = []
+    raised: BaseException | None = None
 
     async def enter() -> Entered:
         manager = make()
@@ -71,24 +75,23 @@ def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Genera
         return value
 
     try:
-        value = portal.call(enter)
+        yield portal.call(enter)
     except BaseException as error:
-        if entered:  # Ctrl-C came when it was done
-            portal.call(_leave, entered[0], error)
-        raise
-    manager = entered[0]
-    try:
-        yield value
-    except BaseException as error:
-        if not portal.call(_leave, manager, error):
+        raised = error
+        if not portal.call(_leave, entered, error):
             raise
     else:
-        portal.call(_leave, manager, None)
+        portal.call(_leave, entered, None)
+    finally:
+        if entered:  # Ctrl-C came first
+            portal.call(_leave, entered, raised)
 
 
-async def _leave(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool:
+async def _leave(entered: list[AbstractAsyncContextManager[Any]], error: BaseException | None) -> bool:
     kind = None if error is None else type(error)
-    return bool(await manager.__aexit__(kind, error, None if error is None else error.__traceback__))
+    if not entered:
+        return False
+    return bool(await entered.pop().__aexit__(kind, error, None if error is None else error.__traceback__))
 
 
 def _iterated(items: AsyncGenerator[Item]) -> Generator[Item]:
@@ -355,6 +358,15 @@ def expire_sessions(
     )
 
 
+def unfinished_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+) -> Generator[contract.SessionInfo]:
+    """Do what `littleghost.unfinished_sessions` does."""
+    return _iterated(upkeep.unfinished_sessions(_store_of(store), actor_id=actor_id))
+
+
 @contextmanager
 def retention(
     store: Store | contract.SessionStore,
@@ -509,14 +521,14 @@ class Session:
             yield lease
 
 
-class RunStream:
+class RunStream(Generic[T_co]):
     """The synchronous face of `littleghost.RunStream`."""
 
-    def __init__(self, stream: runtime.RunStream) -> None:
+    def __init__(self, stream: runtime.RunStream[T_co]) -> None:
         self._stream = stream
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[T_co]:
         """The finished run; see `littleghost.RunStream`."""
         return self._stream.run
 
@@ -525,7 +537,7 @@ class RunStream:
             yield event
 
 
-async def _next(stream: runtime.RunStream) -> Event | None:
+async def _next(stream: runtime.RunStream[Any]) -> Event | None:
     try:
         return await stream.__anext__()
     except StopAsyncIteration:
@@ -566,7 +578,7 @@ class Runtime:
 
     def ask(
         self,
-        agent: runtime.Runnable,
+        agent: runtime.Runnable[T],
         message: str | Message | Sequence[Any],
         *,
         session_id: object = None,
@@ -576,7 +588,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Do what `littleghost.Runtime.ask` does."""
         return portal.call(
             self._runtime.ask,
@@ -593,7 +605,7 @@ class Runtime:
 
     def resume(
         self,
-        agent: runtime.Runnable,
+        agent: runtime.Runnable[T],
         *,
         session_id: object,
         actor_id: object = None,
@@ -602,10 +614,10 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Do what `littleghost.Runtime.resume` does."""
-        return portal.call(
-            self._runtime.resume,
+        run: Run[T] = portal.call(
+            cast("Any", self._runtime.resume),
             agent,
             session_id=session_id,
             actor_id=actor_id,
@@ -615,11 +627,12 @@ class Runtime:
             deps=deps,
             limits=limits,
         )
+        return run
 
     @contextmanager
     def stream(
-        self, agent: runtime.Runnable, message: str | Message | Sequence[Any] | None, **options: Any
-    ) -> Generator[RunStream]:
+        self, agent: runtime.Runnable[T], message: str | Message | Sequence[Any] | None, **options: Any
+    ) -> Generator[RunStream[T]]:
         """Do what `littleghost.Runtime.stream` does; the options are its own."""
         with _entered(lambda: self._runtime.stream(agent, message, **options)) as stream:
             yield RunStream(stream)

@@ -21,6 +21,7 @@ LAYERS = """
     message
     transcript
     usage
+    prices
     cancellation
     events
     telemetry
@@ -37,6 +38,7 @@ LAYERS = """
     models.contract
     models
     tools
+    output
     runs
     runtime
     agent

@@ -27,8 +27,10 @@ from littleghost.errors import (
 )
 from littleghost.events import ModelEnded, ToolCallReady, UsageReported
 from littleghost.message import Message
+from littleghost.runs.answers import Answers
 from littleghost.runs.calls import Calls
 from littleghost.runs.effects import (
+    AnswerRule,
     Book,
     CallModel,
     CommitMessages,
@@ -53,6 +55,7 @@ def turns(
     limits: RunLimits,
     *,
     granularity: Literal["call", "batch"] = "call",
+    rule: AnswerRule | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
 
@@ -62,7 +65,9 @@ def turns(
         tools: The tools there are.
         limits: What the run may use.
         granularity: How finely results are committed.
+        rule: How answers are given, where they have a type.
     """
+    answers = None if rule is None else Answers(book, rule)
     calls = Calls(book, tools, limits, granularity)
     stopped = yield from calls.settle()
     if stopped is not None:
@@ -70,7 +75,11 @@ def turns(
     if new is not None:
         yield CommitMessages((new,))
         book.messages.append(new)
-    elif not waits_for_model(book.messages):
+    elif answers is not None:
+        ended = yield from answers.stored()
+        if ended is not None:
+            return ended
+    elif not transcript.waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
         reached = _limit(book, limits)
@@ -82,17 +91,9 @@ def turns(
             text = transcript.repair(answer.text)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
-        ended = yield from _take(book, answer, calls)
+        ended = yield from _take(book, answer, calls, answers)
         if ended is not None:
             return ended
-
-
-def waits_for_model(messages: Sequence[Message]) -> bool:
-    """Whether a conversation with all calls settled ends where the model should speak."""
-    if not messages:
-        return False
-    last = messages[-1]
-    return last.role != "assistant" or transcript.is_partial(last)
 
 
 def last_text(messages: Sequence[Message]) -> str:
@@ -100,7 +101,7 @@ def last_text(messages: Sequence[Message]) -> str:
     return next((message.text for message in reversed(messages) if message.role == "assistant"), "")
 
 
-def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
+def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None) -> Part:
     """Take in a model's answer: count it, commit it, have its tools run."""
     book.usage += answer.usage
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
@@ -123,8 +124,12 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
     text = message.text
     book.text = text or book.text
     if wanted:
-        return (yield from calls.answer(message, wanted, position))
+        index = len(book.messages) - 1
+        ended = yield from calls.answer(message, wanted, position)
+        return ended if ended is not None or answers is None else (yield from answers.called(index))
     if not cut:
+        if answers is not None:
+            return (yield from answers.text(text))
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":
         return Ending(

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from littleghost.testing.model_dialect import (
         Seen as Seen,
     )
+    from littleghost.testing.model_gemini import (
+        GeminiDialect as GeminiDialect,
+    )
     from littleghost.testing.model_kit import (
         check_model as check_model,
     )
@@ -76,6 +79,7 @@ _HOMES = {
     "littleghost.testing.faults": ("FaultyStore",),
     "littleghost.testing.model_chat": ("ChatDialect",),
     "littleghost.testing.model_dialect": ("Dialect", "Said", "Seen"),
+    "littleghost.testing.model_gemini": ("GeminiDialect",),
     "littleghost.testing.model_kit": ("check_model", "model_clauses"),
     "littleghost.testing.model_responses": ("ResponsesDialect",),
     "littleghost.testing.model_server": ("ModelServer", "Reply"),
