@@ -136,11 +136,18 @@ class Agent:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Ask once, without a store and without a sandbox; see `Runtime.ask` for everything more."""
         async with Runtime() as runtime:
             return await runtime.ask(
-                self, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+                self,
+                message,
+                timeout=timeout,
+                cancellation=cancellation,
+                deps=deps,
+                limits=limits,
+                budget=budget,
             )
 
     def ask_sync(
@@ -151,10 +158,17 @@ class Agent:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Do what `ask` does, from synchronous code, also inside a running event loop."""
         return portal.call(
-            self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+            self.ask,
+            message,
+            timeout=timeout,
+            cancellation=cancellation,
+            deps=deps,
+            limits=limits,
+            budget=budget,
         )
 
 
