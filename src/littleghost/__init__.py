@@ -241,6 +241,9 @@ if TYPE_CHECKING:
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
+    from littleghost.prices import (
+        Prices as Prices,
+    )
     from littleghost.runs.hooks import (
         Hooks as Hooks,
     )
@@ -523,6 +526,7 @@ _HOMES = {
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
     "runs.hooks": ("Hooks",),
     "runs.limits": ("Budget", "RunLimits", "Spent"),
     "runs.run": ("Run",),

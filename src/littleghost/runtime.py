@@ -28,7 +28,7 @@ from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import NoJournal, SessionJournal
-from littleghost.runs.limits import Budget, PriceList, RunLimits, check_bound, deadline_for, price_of, reached
+from littleghost.runs.limits import Budget, RunLimits, check_bound, deadline_for, price_of, reached
 from littleghost.runs.loop import NOTHING_GIVEN
 from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
@@ -38,6 +38,7 @@ from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
+    from littleghost.prices import Prices
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
@@ -203,7 +204,7 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
-        prices: What model calls cost, for `Run.cost` and for limits on cost.
+        prices: What model calls cost, for `Run.cost`. Limits on cost take the table that comes with the library where none is given.
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -215,7 +216,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
-        prices: PriceList | None = None,
+        prices: Prices | None = None,
     ) -> None:
         if (
             session_store is not None

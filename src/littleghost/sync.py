@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
     from littleghost.message import Message
-    from littleghost.runs.limits import Budget, PriceList, RunLimits
+    from littleghost.prices import Prices
+    from littleghost.runs.limits import Budget, RunLimits
     from littleghost.runs.run import Run
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.tools.contract import Approval
@@ -542,7 +543,7 @@ class Runtime:
         session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
-        prices: PriceList | None = None,
+        prices: Prices | None = None,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
         self._runtime = runtime.Runtime(

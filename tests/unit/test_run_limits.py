@@ -21,6 +21,7 @@ from littleghost import (
     MemoryStore,
     Message,
     ModelEnded,
+    Prices,
     Run,
     RunContext,
     RunEnded,
@@ -55,16 +56,14 @@ async def work(n: int = 0) -> str:
     return f"worked on {n}"
 
 
-class Prices:
-    """A dollar for each token of the model that has a price."""
-
-    def cost(self, model: str, usage: Usage, provider: str | None = None) -> float | None:
-        return float(usage.total_tokens) if (model, provider) == ("scripted", "littleghost") else None
+DOLLAR = {"prices": {"input": 1_000_000, "output": 1_000_000}}
+"""A dollar for each token."""
+PRICES = Prices({"providers": {"littleghost": {"models": {"scripted": DOLLAR}}}})
 
 
 async def test_cost_is_counted_and_is_a_limit() -> None:
     steps = [call({"n": 1}, tokens=2), call({"n": 2}, tokens=3), "never"]
-    async with Runtime(prices=Prices()) as runtime:
+    async with Runtime(prices=PRICES) as runtime:
         uses = Agent(ScriptedModel(steps), tools=[work], limits=RunLimits(cost=4))
         async with runtime.stream(uses, "Go.") as events:
             told = [event async for event in events]
@@ -78,7 +77,7 @@ async def test_cost_is_counted_and_is_a_limit() -> None:
         with pytest.raises(ConfigurationError, match="price"):
             await runtime.ask(unknown, "Go.")
         assert (await runtime.ask(Agent(FunctionModel(lambda _: "yes")), "Go.")).cost is None
-    with pytest.raises(ConfigurationError, match="prices"):
+    with pytest.raises(ConfigurationError, match="price"):
         await uses.ask("Go.", budget=Budget(cost=1))
 
 
@@ -127,7 +126,7 @@ async def test_a_budget_counts_over_the_session(budget: Budget, name: str, tmp_p
     runs: list[Run] = []
     for _ in range(3):
         async with SQLiteStore(tmp_path / "s.db") as store:
-            async with Runtime(session_store=store, prices=Prices()) as runtime:
+            async with Runtime(session_store=store, prices=PRICES) as runtime:
                 run = await runtime.ask(uses(), "Go.", session_id="s")
             runs.append(run)
             outcomes.append(run.outcome)
@@ -150,7 +149,7 @@ async def test_a_budget_counts_over_the_session(budget: Budget, name: str, tmp_p
     assert len(runs[1].messages) > len(runs[0].messages), "what was done is kept"
     async with (
         SQLiteStore(tmp_path / "s.db") as store,
-        Runtime(session_store=store, prices=Prices()) as runtime,
+        Runtime(session_store=store, prices=PRICES) as runtime,
     ):
         more = await runtime.resume(
             Agent(ScriptedModel(["At last."])), session_id="s", budget=Budget(turns=100)
