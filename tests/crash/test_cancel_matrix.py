@@ -90,7 +90,7 @@ def check_settled(attempt: Attempt, messages: list[Message]) -> None:
                 call.id for call in call_message.tool_uses
             ]
     counts = Ledger(attempt.folder / "effects").counts()
-    assert all(count == 1 for (kind, _), count in counts.items() if kind == "order")
+    assert all(count == 1 for (kind, _), count in counts.items() if kind.startswith("order"))
 
 
 @pytest.mark.parametrize("granularity", ["call", "batch"])
