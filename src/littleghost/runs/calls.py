@@ -108,6 +108,7 @@ class Calls:
             self._forget()
             return None
         message = messages[index]
+        self._book.text = message.text
         looked_at = self._book.notes.approvals.get(str(index))
         waits = dict(looked_at or {})
         open_calls = transcript.unsettled(messages)
