@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from littleghost.events import Event
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
+from littleghost.output.declared import Output, T_co
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
@@ -36,8 +37,16 @@ from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 __all__ = ["RunStream", "Runtime"]
 
@@ -61,7 +70,7 @@ class _Hold:
         self.active = False
 
 
-class Runnable(Protocol):
+class Runnable(Protocol[T_co]):
     """What a runtime has to know of an agent."""
 
     @property
@@ -85,6 +94,11 @@ class Runnable(Protocol):
         ...
 
     @property
+    def output(self) -> Output[T_co] | None:
+        """What it says of its answers; ``None`` where they are text as it comes."""
+        ...
+
+    @property
     def limits(self) -> RunLimits:
         """What a run may use."""
         ...
@@ -95,17 +109,17 @@ class Runnable(Protocol):
         ...
 
 
-class RunStream:
+class RunStream(Generic[T_co]):
     """The events of a run, as they happen. At the end, `run` is the run.
 
     Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel[T_co]) -> None:
         self._channel = channel
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[T_co]:
         """The finished run.
 
         Raises:
@@ -129,19 +143,19 @@ class RunStream:
         return event
 
 
-class Channel:
+class Channel(Generic[T_co]):
     """Carries the events of a run from its task to a reader."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: Run[T_co] | None = None
         self.error: BaseException | None = None
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._task: asyncio.Task[Run] | None = None
+        self._task: asyncio.Task[Run[T_co]] | None = None
         self._listening = True
 
-    def start(self, task: asyncio.Task[Run]) -> None:
+    def start(self, task: asyncio.Task[Run[Any]]) -> None:
         """Carry the events of the run in ``task``."""
         self._task = task
         task.add_done_callback(lambda _: self._wake.set())
@@ -161,7 +175,7 @@ class Channel:
     async def next(self) -> Event | None:
         """Return the next event, ``None`` after the last; raise what the run raised."""
         while not self._events:
-            task = cast("asyncio.Task[Run]", self._task)
+            task = cast("asyncio.Task[Run[T_co]]", self._task)
             if task.done():
                 self.run = task.result()
                 return None
@@ -272,7 +286,7 @@ class Runtime:
 
     async def ask(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any],
         *,
         session_id: object = None,
@@ -282,7 +296,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Say ``message`` to ``agent`` and return the `Run` when it has answered.
 
         What a killed run left in the session is settled first.
@@ -322,7 +336,7 @@ class Runtime:
 
     async def resume(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         *,
         session_id: object,
         actor_id: object = None,
@@ -331,7 +345,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
 
         Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
@@ -347,7 +361,7 @@ class Runtime:
     @asynccontextmanager
     async def stream(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any] | None,
         *,
         session_id: object = None,
@@ -357,7 +371,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
-    ) -> AsyncGenerator[RunStream]:
+    ) -> AsyncGenerator[RunStream[T]]:
         """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
 
         Leaving the block early cancels the run, and waits until what was open is settled. What `ask` raises, reading the events raises.
@@ -365,7 +379,7 @@ class Runtime:
         new = None if message is None else _new_message(message)
         if new is None and session_id is None:
             raise ConfigurationError("resuming needs a session_id")
-        channel = Channel()
+        channel: Channel[T] = Channel()
         token = CancellationToken(cancellation)
         task = asyncio.create_task(
             self._run(agent, new, session_id, actor_id, busy, timeout, token, deps, limits, channel)
@@ -388,7 +402,7 @@ class Runtime:
 
     async def _run(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         new: Message | None,
         session_id: object,
         actor_id: object,
@@ -397,8 +411,8 @@ class Runtime:
         cancellation: CancellationToken | None,
         deps: Any,
         limits: RunLimits | None,
-        channel: Channel | None = None,
-    ) -> Run:
+        channel: Channel[T] | None = None,
+    ) -> Run[T]:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
             raise ConfigurationError("the runtime is closed")
@@ -472,6 +486,7 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
+                output=agent.output,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
             )
             return await driver.drive(new, resumed=new is None)

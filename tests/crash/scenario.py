@@ -16,10 +16,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import Struct
+
 from littleghost import (
     Agent,
     Message,
     Model,
+    Output,
     RunContext,
     Runtime,
     SessionNotFoundError,
@@ -30,8 +33,15 @@ from littleghost import (
 )
 from littleghost.testing import FunctionModel
 
+TYPED = '{"total":2}'
 QUESTION, ANSWER = "Order two of A7 and one of B2.", "All is ordered."
 Point = Callable[[str], Awaitable[None]]
+
+
+class Total(Struct):
+    """How many articles were ordered."""
+
+    total: int
 
 
 class Points:
@@ -97,9 +107,10 @@ class Probed(Tool):
 class ProbedModel(Model):
     """A model with a point before and after each answer, and in the middle of its text."""
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, answers: str) -> None:
         self._point = point
-        self._inner = FunctionModel(reply)
+        self._inner = FunctionModel({"text": reply, "tool": reply_by_tool, "native": reply_in_json}[answers])
+        self.capabilities = frozenset({"answer_format", "tool_choice"})
 
     async def stream(self, request: Any) -> Any:
         await self._point("model starts")
@@ -135,7 +146,26 @@ def reply(request: Any) -> Message | str:
     return Message.assistant([Text("Working on it. "), *calls])
 
 
-def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedStore]:
+def reply_by_tool(request: Any) -> Message:
+    """Order, with an answer that does not fit; then order, with one that fits."""
+    answered = sum(len(message.tool_results) for message in request.messages)
+    order = (
+        [] if answered > 2 else [ToolUse(id="order", name="order", input={"sku": "B2" if answered else "A7"})]
+    )
+    answer = ToolUse(id="answer", name="final_answer", input={"total": 2 if answered else "two"})
+    return Message.assistant([*order, answer])
+
+
+def reply_in_json(request: Any) -> Message | str:
+    """Order, give an answer that does not fit, and mend it when told so."""
+    if not any(message.tool_results for message in request.messages):
+        return Message.assistant([ToolUse(id="order", name="order", input={"sku": "A7"})])
+    return TYPED if request.messages[-1].text.startswith("The answer cannot be used") else '{"total":"two"}'
+
+
+def make(
+    folder: Path, point: Point, granularity: str, answers: str = "text"
+) -> tuple[Agent[Any], ProbedStore]:
     """Return the agent of the scenario and the store that it uses."""
     ledger = Ledger(folder / "effects")
     tools = [
@@ -146,12 +176,16 @@ def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedSto
     store = ProbedStore(folder / "sessions.db")
     store.point = point
     store.granularity = granularity  # type: ignore[assignment]
-    return Agent(ProbedModel(point), instructions="You order things.", tools=tools), store
+    model = ProbedModel(point, answers)
+    if answers == "text":
+        return Agent(model, instructions="You order things.", tools=tools), store
+    output = Output(Total, strategy="tool" if answers == "tool" else "native")
+    return Agent(model, instructions="You order things.", tools=tools, output=output), store
 
 
-async def perform(folder: Path, how: str, point: Points, granularity: str) -> dict[str, Any]:
+async def perform(folder: Path, how: str, point: Points, granularity: str, answers: str) -> dict[str, Any]:
     """Ask, or go on, and return what became of it."""
-    agent, store = make(folder, point, granularity)
+    agent, store = make(folder, point, granularity, answers)
     async with Runtime(session_store=store) as runtime:
         who = {"session_id": "s", "actor_id": "a"}
         if how == "resume":
@@ -162,6 +196,8 @@ async def perform(folder: Path, how: str, point: Points, granularity: str) -> di
         else:
             run = await runtime.ask(agent, QUESTION, **who)
     await store.aclose()
+    if answers != "text":
+        assert run.output == Total(total=2)
     return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
 
 
@@ -178,7 +214,7 @@ def main() -> None:
             result.unlink(missing_ok=True)
             point = Points(job["at"], lambda: os.kill(os.getpid(), signal.SIGKILL))
             try:
-                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"]))
+                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["answers"]))
             except BaseException as error:
                 answer = {"outcome": f"{type(error).__name__}: {error}", "points": point.names}
             result.write_text(json.dumps(answer))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import ANSWER, QUESTION, Ledger, Points, make
+from scenario import ANSWER, QUESTION, TYPED, Ledger, Points, make
 
 from littleghost import (
     CancellationToken,
@@ -28,11 +28,13 @@ HOWS = ["task", "token", "deadline", "thread", "twice", "reader leaves"]
 class Attempt:
     """One run that is stopped at one point in one way."""
 
-    def __init__(self, folder: Path, how: str, at: int | None, granularity: str) -> None:
-        self.folder, self.how, self.granularity = folder, how, granularity
+    def __init__(
+        self, folder: Path, how: str, at: int | None, granularity: str, answers: str = "text"
+    ) -> None:
+        self.folder, self.how, self.granularity, self.answers = folder, how, granularity, answers
         self.token = CancellationToken()
         self.points = Points(at, self._stop)
-        self.agent, self.store = make(folder, self.points, granularity)
+        self.agent, self.store = make(folder, self.points, granularity, answers)
         self.run: Run | None = None
         self.raised: BaseException | None = None
 
@@ -80,7 +82,8 @@ class Attempt:
 def check_settled(attempt: Attempt, messages: list[Message]) -> None:
     assert transcript.unsettled(messages) == ()
     shaped = transcript.normalise(messages)
-    assert [message.text for message in messages if message.role == "user"] == (
+    said = [message for message in messages if message.role == "user"]
+    assert [message.text for message in said if not transcript.note(message, "repair")] == (
         [QUESTION] if messages else []
     )
     for call_message, answer in zip(shaped, [*shaped[1:], None], strict=False):
@@ -96,9 +99,21 @@ def check_settled(attempt: Attempt, messages: list[Message]) -> None:
 @pytest.mark.parametrize("granularity", ["call", "batch"])
 @pytest.mark.parametrize("how", HOWS)
 async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) -> None:
+    await stop_at_any_point(tmp_path, how, granularity, "text")
+
+
+@pytest.mark.parametrize(
+    ("how", "granularity"), [("token", "call"), ("task", "batch"), ("reader leaves", "call")]
+)
+@pytest.mark.parametrize("answers", ["tool", "native"])
+async def test_with_an_answer_in_a_type(tmp_path: Path, how: str, granularity: str, answers: str) -> None:
+    await stop_at_any_point(tmp_path, how, granularity, answers)
+
+
+async def stop_at_any_point(tmp_path: Path, how: str, granularity: str, answers: str) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
-    whole = Attempt(folder, "none", None, granularity)
+    whole = Attempt(folder, "none", None, granularity, answers)
     await whole.perform()
     assert whole.run is not None
     assert whole.run.outcome == "completed"
@@ -109,7 +124,7 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
         where = f"{how} at {at}: {names[at]}"
         folder = tmp_path / f"stopped-{at}"
         folder.mkdir()
-        attempt = Attempt(folder, how, at, granularity)
+        attempt = Attempt(folder, how, at, granularity, answers)
         await asyncio.create_task(attempt.perform())
         messages = await attempt.messages()
         check_settled(attempt, messages)
@@ -128,7 +143,7 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
             f"{where}: a task was left"
         )
         resumed = await go_on(attempt)
-        assert (resumed.outcome, resumed.text) == ("completed", ANSWER), where
+        assert (resumed.outcome, resumed.text) == ("completed", ANSWER if answers == "text" else TYPED), where
         after = await attempt.messages()
         assert after[: len(messages)] == messages, where
         check_settled(attempt, after)
@@ -137,7 +152,7 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
 
 
 async def go_on(attempt: Attempt) -> Run:
-    agent, store = make(attempt.folder, Points(None, print), attempt.granularity)
+    agent, store = make(attempt.folder, Points(None, print), attempt.granularity, attempt.answers)
     async with Runtime(session_store=store) as runtime:
         if not await attempt.messages():
             run = await runtime.ask(agent, QUESTION, session_id="s", actor_id="a")

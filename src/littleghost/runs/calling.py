@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
 
 from littleghost import data, events
 from littleghost.cancellation import Deadline
@@ -22,6 +24,9 @@ from littleghost.runs.emitter import Emitter
 from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
+
+if TYPE_CHECKING:
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["ModelCalls"]
 
@@ -42,6 +47,7 @@ class ModelCalls:
         emitter: Whom to tell.
         stopping: What cuts a call short.
         content: What spans may tell of what is said.
+        shaping: How the answer gets its type, or ``None``.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class ModelCalls:
         emitter: Emitter,
         stopping: Stopping,
         content: Content,
+        shaping: Shaping | None = None,
     ) -> None:
         self._model = model
         told = data.check_text(instructions, "instructions") if instructions else ""
@@ -67,6 +74,9 @@ class ModelCalls:
         self._emitter = emitter
         self._stopping = stopping
         self._content = content
+        self._shaping = shaping
+        self._format = None if shaping is None else shaping.format
+        self._tool_choice = "auto" if shaping is None else shaping.tool_choice
 
     async def call(self, effect: CallModel) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -76,6 +86,8 @@ class ModelCalls:
             tools=self._specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
+            tool_choice=self._tool_choice,
+            format=self._format,
         )
         heard: list[str] = []
         self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
@@ -101,6 +113,7 @@ class ModelCalls:
 
     async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
+        preview = None if self._shaping is None or not self._emitter.heard else self._shaping.preview()
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
         try:
@@ -119,10 +132,14 @@ class ModelCalls:
                     heard.clear()
                 if self._emitter.heard:
                     self._emitter.emit(event)
+                    if preview is not None:
+                        self._show(preview.hear(event))
                     await self._emitter.ready()
         finally:
             if close is not None:
                 await close()
+        if preview is not None:
+            self._show(preview.rest())
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
         if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -130,3 +147,7 @@ class ModelCalls:
                 f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
             )
         return ended
+
+    def _show(self, value: Any) -> None:
+        if value is not msgspec.UNSET:
+            self._emitter.emit(events.OutputDelta(value=value))

@@ -41,6 +41,7 @@ class Calls:
         self._book = book
         self._tools = tools
         self._limits = limits
+        self._free = frozenset(name for name, traits in tools.items() if traits.gives_answer)
         self._at_once = granularity == "call"
 
     def settle(self) -> Part:
@@ -63,8 +64,10 @@ class Calls:
 
     def answer(self, message: Message, wanted: Sequence[ToolUse], position: int) -> Part:
         """Run the calls of a fresh answer, or refuse them."""
-        limit, before = self._limits.tool_calls, self._book.tool_calls
-        self._book.tool_calls += len(wanted)
+        limit, free = self._limits.tool_calls, self._free
+        before = self._book.tool_calls
+        self._book.tool_calls += sum(call.name not in free for call in wanted)
+        counted = 0
         run: list[ToolUse] = []
         refused: list[ToolResult] = []
         for call in wanted:
@@ -76,7 +79,9 @@ class Calls:
                 refused.append(
                     transcript.error_result(call, f"There is no tool named {call.name!r}. Tools: {known}.")
                 )
-            elif limit is not None and before + len(run) >= limit:
+            elif call.name in free:
+                run.append(call)
+            elif limit is not None and before + counted >= limit:
                 refused.append(
                     transcript.error_result(
                         call, "The tool was not run: the run has reached its limit of tool calls."
@@ -84,6 +89,7 @@ class Calls:
                 )
             else:
                 run.append(call)
+                counted += 1
         return (yield from self._run(wanted, run, refused, position))
 
     def _run(

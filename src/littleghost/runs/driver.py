@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from littleghost import data, events, telemetry, transcript
 from littleghost.message import Message
 from littleghost.models.contract import Model
+from littleghost.output.declared import Output
 from littleghost.runs.calling import ModelCalls
-from littleghost.runs.effects import Book, CallModel, CommitMessages, Emit, Ending, StartTools, ToolTraits
+from littleghost.runs.effects import (
+    Book,
+    CallModel,
+    CommitMessages,
+    Emit,
+    Ending,
+    ReadAnswer,
+    StartTools,
+    ToolTraits,
+)
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import Journal
 from littleghost.runs.limits import RunLimits
@@ -21,6 +31,9 @@ from littleghost.runs.stopping import Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
 from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
+
+if TYPE_CHECKING:
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["Driver"]
 
@@ -48,7 +61,15 @@ class Driver:
         limits: RunLimits,
         granularity: Any,
         emitter: Emitter,
+        output: Output[Any] | None = None,
     ) -> None:
+        self._shaping: Shaping | None = None
+        if output is not None:
+            from littleghost.runs.shaping import Shaping  # a run whose answer is text does without it
+
+            self._shaping = Shaping(output, model, tools)
+            if self._shaping.tool is not None:
+                tools = [*tools, self._shaping.tool]
         self._run_id = run_id
         self._span = span
         self._context = context
@@ -61,6 +82,8 @@ class Driver:
         self._stopping = Stopping(context.cancellation, context.deadline)
         self._state = KeptState(context.state)
         self._traits = {tool.name: ToolTraits(tool.idempotent, tool.exclusive) for tool in tools}
+        if self._shaping is not None and self._shaping.tool is not None:
+            self._traits[self._shaping.tool.name] = ToolTraits(idempotent=True, gives_answer=True)
         self._model = ModelCalls(
             model,
             instructions=instructions,
@@ -70,6 +93,7 @@ class Driver:
             emitter=emitter,
             stopping=self._stopping,
             content=content,
+            shaping=self._shaping,
         )
         self._tools = ToolCalls(
             tools,
@@ -82,7 +106,7 @@ class Driver:
             content=content,
         )
 
-    async def drive(self, new: Message | None, *, resumed: bool = False) -> Run:
+    async def drive(self, new: Message | None, *, resumed: bool = False) -> Run[Any]:
         """Run until the model has answered or the run is stopped, and return the `Run`.
 
         Raises:
@@ -110,7 +134,7 @@ class Driver:
                 error=None if ending.error is None else type(ending.error).__name__,
             )
         )
-        run = Run(
+        run: Run[Any] = Run(
             id=self._run_id,
             outcome=ending.outcome,
             text=ending.text,
@@ -120,13 +144,22 @@ class Driver:
             steps=self._book.steps,
             error=ending.error,
             session_id=self._context.session_id,
+            answer=None if self._shaping is None else ending.answer,
         )
         if self._stopping.by_caller:
             raise asyncio.CancelledError("the run was cancelled; what was open has been settled")
         return run
 
     async def _turns(self, new: Message | None) -> Ending:
-        machine = turns(self._book, new, self._traits, self._limits, granularity=self._granularity)
+        shaping = self._shaping
+        machine = turns(
+            self._book,
+            new,
+            self._traits,
+            self._limits,
+            granularity=self._granularity,
+            rule=None if shaping is None else shaping.rule,
+        )
         outcome: Any = None
         while True:
             try:
@@ -141,6 +174,8 @@ class Driver:
                 outcome = await self._model.call(effect)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
+            elif type(effect) is ReadAnswer:
+                outcome = cast("Shaping", shaping).read(effect.written)
             else:
                 outcome = await self._tools.wait()
 

@@ -27,8 +27,10 @@ from littleghost.errors import (
 )
 from littleghost.events import ModelEnded, ToolCallReady, UsageReported
 from littleghost.message import Message
+from littleghost.runs.answers import Answers
 from littleghost.runs.calls import Calls
 from littleghost.runs.effects import (
+    AnswerRule,
     Book,
     CallModel,
     CommitMessages,
@@ -53,6 +55,7 @@ def turns(
     limits: RunLimits,
     *,
     granularity: Literal["call", "batch"] = "call",
+    rule: AnswerRule | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
 
@@ -62,7 +65,9 @@ def turns(
         tools: The tools there are.
         limits: What the run may use.
         granularity: How finely results are committed.
+        rule: How answers are given, where they have a type.
     """
+    answers = None if rule is None else Answers(book, rule)
     calls = Calls(book, tools, limits, granularity)
     stopped = yield from calls.settle()
     if stopped is not None:
@@ -70,6 +75,10 @@ def turns(
     if new is not None:
         yield CommitMessages((new,))
         book.messages.append(new)
+    elif answers is not None:
+        ended = yield from answers.stored()
+        if ended is not None:
+            return ended
     elif not transcript.waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
@@ -82,7 +91,7 @@ def turns(
             text = transcript.repair(answer.text)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
-        ended = yield from _take(book, answer, calls)
+        ended = yield from _take(book, answer, calls, answers)
         if ended is not None:
             return ended
 
@@ -92,7 +101,7 @@ def last_text(messages: Sequence[Message]) -> str:
     return next((message.text for message in reversed(messages) if message.role == "assistant"), "")
 
 
-def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
+def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None) -> Part:
     """Take in a model's answer: count it, commit it, have its tools run."""
     book.usage += answer.usage
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
@@ -106,6 +115,10 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
     cut = not wanted and answer.stop != "end"
     if cut:
         message = transcript.mark(message, partial=answer.stop)
+    if answers is not None and not cut:
+        if not wanted:
+            return (yield from answers.text(message))
+        message = answers.noted(message)
     for index, call in enumerate(wanted):
         yield Emit(ToolCallReady(index=index, call=call))
     position = 0
@@ -115,7 +128,8 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
     text = message.text
     book.text = text or book.text
     if wanted:
-        return (yield from calls.answer(message, wanted, position))
+        ended = yield from calls.answer(message, wanted, position)
+        return ended if ended is not None or answers is None else (yield from answers.called(message))
     if not cut:
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":
