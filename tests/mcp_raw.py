@@ -64,10 +64,7 @@ def call(id: Any, name: str, arguments: dict[str, Any]) -> None:
     elif name == "pid":
         send({"id": id, "result": text(str(os.getpid()))})
     elif name == "hold":
-        held[id] = line = socket.socket(socket.AF_UNIX)
-        line.connect(arguments["address"])
-        line.send(f"began {os.getpid()}\n".encode())
-        said = line.recv(100)
+        said = held[id].recv(100)
         if said:
             send({"id": id, "result": text(said.decode())})
     elif name == "die":
@@ -172,6 +169,10 @@ def handle(message: dict[str, Any]) -> None:
         work = (id, params["name"], params.get("arguments") or {})
         if params["name"] in ("deafen", "flood"):
             call(*work)
+        if params["name"] == "hold":  # before a cancellation can be read
+            held[id] = line = socket.socket(socket.AF_UNIX)
+            line.connect(work[2]["address"])
+            line.send(f"began {os.getpid()}\n".encode())
         threading.Thread(target=call, args=work, daemon=True).start()
     elif method == "notifications/cancelled":
         line = held.pop(params["requestId"], None)

@@ -8,9 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 FOLDER = Path(__file__).parent
 REAL = [sys.executable, str(FOLDER / "mcp_server.py")]
@@ -27,6 +31,18 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@contextmanager
+def impatient(tool: Any, **options: Any) -> Iterator[None]:
+    """Have the tool's toolset use other options for a while, so that nothing but what must be cut off can be."""
+    connection = tool._connection
+    before = connection._options
+    connection._options = msgspec.structs.replace(before, **options)
+    try:
+        yield
+    finally:
+        connection._options = before
 
 
 class Line:

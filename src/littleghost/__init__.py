@@ -152,6 +152,9 @@ if TYPE_CHECKING:
         ToolPermissionError as ToolPermissionError,
     )
     from littleghost.errors import (
+        ToolRetry as ToolRetry,
+    )
+    from littleghost.errors import (
         ToolTimeoutError as ToolTimeoutError,
     )
     from littleghost.errors import (
@@ -162,6 +165,9 @@ if TYPE_CHECKING:
     )
     from littleghost.errors import (
         UnsupportedError as UnsupportedError,
+    )
+    from littleghost.errors import (
+        WallTimeExceededError as WallTimeExceededError,
     )
     from littleghost.events import (
         Committed as Committed,
@@ -259,8 +265,17 @@ if TYPE_CHECKING:
     from littleghost.prices import (
         Prices as Prices,
     )
+    from littleghost.runs.hooks import (
+        Hooks as Hooks,
+    )
+    from littleghost.runs.limits import (
+        Budget as Budget,
+    )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
+    )
+    from littleghost.runs.limits import (
+        Spent as Spent,
     )
     from littleghost.runs.run import (
         Run as Run,
@@ -437,10 +452,16 @@ if TYPE_CHECKING:
         write_file as write_file,
     )
     from littleghost.tools.contract import (
+        Approval as Approval,
+    )
+    from littleghost.tools.contract import (
         RunContext as RunContext,
     )
     from littleghost.tools.contract import (
         Tool as Tool,
+    )
+    from littleghost.tools.contract import (
+        ToolPending as ToolPending,
     )
     from littleghost.tools.contract import (
         Toolset as Toolset,
@@ -505,10 +526,12 @@ _HOMES = {
         "ToolIsADirectoryError",
         "ToolNotADirectoryError",
         "ToolPermissionError",
+        "ToolRetry",
         "ToolTimeoutError",
         "ToolUnicodeError",
         "ToolValueError",
         "UnsupportedError",
+        "WallTimeExceededError",
     ),
     "events": (
         "Committed",
@@ -541,7 +564,8 @@ _HOMES = {
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
     "output.declared": ("Output",),
-    "runs.limits": ("RunLimits",),
+    "runs.hooks": ("Hooks",),
+    "runs.limits": ("Budget", "RunLimits", "Spent"),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
@@ -597,7 +621,7 @@ _HOMES = {
         "shell",
         "write_file",
     ),
-    "tools.contract": ("RunContext", "Tool", "Toolset"),
+    "tools.contract": ("Approval", "RunContext", "Tool", "ToolPending", "Toolset"),
     "tools.function": ("tool",),
     "tools.mcp.options": ("MCPOptions",),
     "tools.mcp.toolset": ("MCPToolset",),

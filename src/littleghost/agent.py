@@ -13,7 +13,8 @@ from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.output.declared import Output, T_co
 from littleghost.portal import portal
-from littleghost.runs.limits import RunLimits
+from littleghost.runs.hooks import Hooks
+from littleghost.runs.limits import Budget, RunLimits
 from littleghost.runs.run import Run
 from littleghost.runtime import Runtime
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 
+ORDINARY = RunLimits()
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 
 
@@ -36,15 +38,27 @@ class Agent(Generic[T_co]):
         tools: Tools, toolsets, and functions, which become tools as by `tool`.
         output: The type of its answers, or an `Output` that says more of them; ``None``, or ``str``, for text as it comes.
         limits: What a run may use.
+        budget: What all runs of a session may use together.
+        hooks: What the application does at the turning points of a run; the first is the outermost.
         settings: Options for the model's provider, passed on as they are, such as ``{"temperature": 0}``.
-        name: What it is called in spans.
+        name: What it is called in spans. A session remembers it, and a run of it goes on only with an agent of the same name.
 
     Raises:
         ConfigurationError: Something cannot be used as what it was given for, or two tools have one name, or ``output`` has no JSON Schema.
         DataError: ``settings`` is no JSON object.
     """
 
-    __slots__ = ("_instructions", "_limits", "_model", "_name", "_output", "_settings", "_tools")
+    __slots__ = (
+        "_budget",
+        "_hooks",
+        "_instructions",
+        "_limits",
+        "_model",
+        "_name",
+        "_output",
+        "_settings",
+        "_tools",
+    )
 
     @overload
     def __init__(
@@ -55,6 +69,8 @@ class Agent(Generic[T_co]):
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         output: None = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
         settings: Mapping[str, Any] | None = None,
         name: str = "agent",
     ) -> None: ...
@@ -67,6 +83,8 @@ class Agent(Generic[T_co]):
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         output: type[T_co] | TypeForm[T_co] | Output[T_co],
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
         settings: Mapping[str, Any] | None = None,
         name: str = "agent",
     ) -> None: ...
@@ -78,6 +96,8 @@ class Agent(Generic[T_co]):
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         output: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
         settings: Mapping[str, Any] | None = None,
         name: str = "agent",
     ) -> None:
@@ -91,6 +111,13 @@ class Agent(Generic[T_co]):
             raise ConfigurationError("tools must be a list of tools, toolsets and functions")
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
+        if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
+        self._hooks = tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)  # pyright: ignore[reportUnnecessaryIsInstance]
+        for hook in self._hooks:
+            if not isinstance(hook, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"hooks must be a list of Hooks, not of {data.kind(hook)}")
+        self._budget = budget
         self._model = model
         self._instructions = instructions
         self._tools = tuple(_as_tool(item) for item in tools)
@@ -106,7 +133,7 @@ class Agent(Generic[T_co]):
                 raise ConfigurationError(
                     f"a tool is called {self._output.name!r}, as the answer is; give Output(…, name=…) another name"
                 )
-        self._limits = limits or RunLimits()
+        self._limits = limits or ORDINARY
         self._settings: dict[str, Any] = data.unpack(data.pack_object(settings or {}, "settings"))
         self._name = name
 
@@ -141,6 +168,16 @@ class Agent(Generic[T_co]):
         return self._limits
 
     @property
+    def budget(self) -> Budget | None:
+        """What all runs of a session may use together."""
+        return self._budget
+
+    @property
+    def hooks(self) -> tuple[Hooks, ...]:
+        """What the application does at the turning points of a run."""
+        return self._hooks
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Options for the model's provider."""
         return self._settings
@@ -157,11 +194,18 @@ class Agent(Generic[T_co]):
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run[T_co]:
         """Ask once, without a store and without a sandbox; see `Runtime.ask` for everything more."""
         async with Runtime() as runtime:
             return await runtime.ask(
-                self, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+                self,
+                message,
+                timeout=timeout,
+                cancellation=cancellation,
+                deps=deps,
+                limits=limits,
+                budget=budget,
             )
 
     def ask_sync(
@@ -172,10 +216,17 @@ class Agent(Generic[T_co]):
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run[T_co]:
         """Do what `ask` does, from synchronous code, also inside a running event loop."""
         return portal.call(
-            self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+            self.ask,
+            message,
+            timeout=timeout,
+            cancellation=cancellation,
+            deps=deps,
+            limits=limits,
+            budget=budget,
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast
 import msgspec
 
 from littleghost import data, telemetry, transcript
-from littleghost.cancellation import CancellationToken
+from littleghost.cancellation import CancellationToken, Deadline
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.events import Event
@@ -23,22 +23,26 @@ from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
 from littleghost.output.declared import Output, T_co
+from littleghost.runs.answering import checked_answers
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import NoJournal, SessionJournal
-from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.limits import Budget, RunLimits, check_bound, deadline_for, price_of, reached
+from littleghost.runs.loop import NOTHING_GIVEN
 from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.runs.tracing import Content, Redactor, agent_span
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
-from littleghost.tools.contract import RunContext, Tool, Toolset
+from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from littleghost.prices import Prices
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
@@ -101,6 +105,16 @@ class Runnable(Protocol[T_co]):
     @property
     def limits(self) -> RunLimits:
         """What a run may use."""
+        ...
+
+    @property
+    def budget(self) -> Budget | None:
+        """What all runs of a session may use."""
+        ...
+
+    @property
+    def hooks(self) -> Sequence[Hooks]:
+        """What the application does at the turning points of a run."""
         ...
 
     @property
@@ -205,6 +219,7 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
+        prices: What model calls cost, for `Run.cost`. Limits on cost take the table that comes with the library where none is given.
         capture_content: Whether spans hold messages, arguments and results: ``False``, ``True``, or a function that is called with the
             name of each attribute of that kind and its value in the form of JSON, and returns what is to be recorded (``None``: nothing).
 
@@ -218,6 +233,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        prices: Prices | None = None,
         capture_content: bool | Redactor = False,
     ) -> None:
         if (
@@ -238,6 +254,7 @@ class Runtime:
         self._store: SessionStore | None = session_store if isinstance(session_store, SessionStore) else None
         self._workspace = workspace
         self._sandbox = sandbox
+        self._prices = prices
         if not isinstance(capture_content, bool) and not callable(capture_content):
             raise ConfigurationError(
                 f"capture_content must be True, False or a function, not {data.kind(capture_content)}"
@@ -296,6 +313,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run[T]:
         """Say ``message`` to ``agent`` and return the `Run` when it has answered.
 
@@ -311,6 +329,7 @@ class Runtime:
             cancellation: A token that stops the run; then its outcome is ``cancelled``.
             deps: What tools find as ``context.deps``. Never stored.
             limits: In place of the agent's own.
+            budget: In place of the agent's own.
 
         Returns:
             The run, whatever its outcome, once the message has been committed; see `Run.check`.
@@ -318,6 +337,7 @@ class Runtime:
         Raises:
             ConfigurationError: Something is set up wrongly, credentials included.
             SessionBusyError: Another run holds the session.
+            SessionSuspendedError: The session waits for answers; see `resume`.
             ConflictError: Something else wrote to the session in the meantime.
             StoreError: The store failed.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled and committed.
@@ -332,6 +352,7 @@ class Runtime:
             cancellation,
             deps,
             limits,
+            budget,
         )
 
     async def resume(
@@ -345,18 +366,41 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> Run[T]:
         """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
 
         Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
         the run is ``completed``, has 0 steps, and its text is the last answer.
 
+        Calls that wait are answered here, by the ids in ``pending`` of the suspended run. An answer is committed before its tool starts.
+        What is not answered goes on waiting; answers to calls that have their result, or had an answer before, are passed over.
+
+        ``approvals`` say whether calls may run; ``results`` are those of calls of external tools: whatever a tool may return, a
+        `ToolResult`, or a `ToolError` for a failure.
+
         Raises:
+            ConfigurationError: An answer does not fit its call, or the agent has another name than the one that began.
             SessionNotFoundError: There is no such session for this actor.
         """
         if session_id is None:
             raise ConfigurationError("resume needs a session_id")
-        return await self._run(agent, None, session_id, actor_id, busy, timeout, cancellation, deps, limits)
+        return await self._run(
+            agent,
+            None,
+            session_id,
+            actor_id,
+            busy,
+            timeout,
+            cancellation,
+            deps,
+            limits,
+            budget,
+            approvals,
+            results,
+        )
 
     @asynccontextmanager
     async def stream(
@@ -371,6 +415,9 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RunStream[T]]:
         """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
 
@@ -379,10 +426,26 @@ class Runtime:
         new = None if message is None else _new_message(message)
         if new is None and session_id is None:
             raise ConfigurationError("resuming needs a session_id")
+        if new is not None and (approvals or results):
+            raise ConfigurationError("approvals and results are for resuming; give None for the message")
         channel: Channel[T] = Channel()
         token = CancellationToken(cancellation)
         task = asyncio.create_task(
-            self._run(agent, new, session_id, actor_id, busy, timeout, token, deps, limits, channel)
+            self._run(
+                agent,
+                new,
+                session_id,
+                actor_id,
+                busy,
+                timeout,
+                token,
+                deps,
+                limits,
+                budget,
+                approvals,
+                results,
+                channel,
+            )
         )
         channel.start(task)
         try:
@@ -411,6 +474,9 @@ class Runtime:
         cancellation: CancellationToken | None,
         deps: Any,
         limits: RunLimits | None,
+        budget: Budget | None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
         channel: Channel[T] | None = None,
     ) -> Run[T]:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
@@ -418,14 +484,18 @@ class Runtime:
             raise ConfigurationError("the runtime is closed")
         if busy not in ("wait", "raise"):
             raise ConfigurationError(f"busy must be 'wait' or 'raise', not {busy!r}")
-        check_bound(timeout, "timeout", whole=False)
+        check_bound(timeout, "timeout", amount="number of seconds")
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
+        if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
         model = self._model(agent.model)
         session = None if session_id is None else self.session(session_id, actor_id=actor_id)
         run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
-        deadline = deadline_for(timeout, chosen)
+        budget = budget or agent.budget
+        price = price_of(model, self._prices, chosen, budget)
+        deadline, out_of_time = deadline_for(timeout, chosen)
         token = CancellationToken(cancellation)
         async with AsyncExitStack() as stack:
             if cancellation is not None:
@@ -455,9 +525,12 @@ class Runtime:
                         f"there is no session {session.id!r} for this actor", id=session.id
                     )
                 book.messages = await session.journal()
+                book.stored = len(book.messages)
                 context.state = await session.state()
                 metadata = await session.metadata()
                 book.notes = book.noted = Notes.read(metadata)
+                if book.notes.spent is not None:
+                    book.before = book.notes.spent
                 journal = SessionJournal(
                     session,
                     len(book.messages),
@@ -466,12 +539,26 @@ class Runtime:
                     book.notes,
                 )
                 book.notes = _introduced(book.notes, agent.name, resumed=new is None)
+            if budget is not None and budget.wall_time is not None:
+                left = max(0.0, budget.wall_time - book.before.wall_time)
+                if deadline is None or left < deadline.remaining():
+                    context.deadline = Deadline(left)
+                    out_of_time = reached("wall_time", budget.wall_time, session=True)
             if new is None:
                 span = self._span(stack, agent, model, run_id, session, resumed=True, trace=book.notes.trace)
             if span.recorded and session is not None and (new is not None or book.notes.trace is None):
                 book.notes = msgspec.structs.replace(book.notes, trace=telemetry.current_operation())
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
+            given = NOTHING_GIVEN
+            if approvals is not None or results is not None:
+                given = checked_answers(
+                    approvals,
+                    results,
+                    messages=book.messages,
+                    tools=tools,
+                    result_tokens=chosen.result_tokens,
+                )
             instructions = agent.instructions
             driver = Driver(
                 run_id=run_id,
@@ -488,8 +575,12 @@ class Runtime:
                 granularity="call" if session is None else session.store.granularity,
                 output=agent.output,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
+                hooks=agent.hooks,
+                budget=budget,
+                price=price,
+                out_of_time=out_of_time,
             )
-            return await driver.drive(new, resumed=new is None)
+            return await driver.drive(new, resumed=new is None, given=given)
 
     def _span(
         self,

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
     from littleghost.message import Message
-    from littleghost.runs.limits import RunLimits
+    from littleghost.prices import Prices
+    from littleghost.runs.limits import Budget, RunLimits
     from littleghost.runs.run import Run
     from littleghost.sandboxes.contract import Sandbox
+    from littleghost.tools.contract import Approval
     from littleghost.workspace import Workspace
 
 __all__ = [
@@ -109,7 +111,11 @@ def _iterated(items: AsyncGenerator[Item]) -> Generator[Item]:
         while found := portal.call(following):
             yield found[0]
     finally:
-        portal.call(close)
+        try:
+            portal.call(close)
+        except BaseException:
+            portal.call(close)  # Ctrl-C may have come first; what is closed already stays so
+            raise
 
 
 async def _taken(items: Iterable[Item]) -> AsyncGenerator[Item]:
@@ -553,11 +559,16 @@ class Runtime:
         session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        prices: Prices | None = None,
         capture_content: bool | runtime.Redactor = False,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
         self._runtime = runtime.Runtime(
-            session_store=store, workspace=workspace, sandbox=sandbox, capture_content=capture_content
+            session_store=store,
+            workspace=workspace,
+            sandbox=sandbox,
+            prices=prices,
+            capture_content=capture_content,
         )
 
     def __enter__(self) -> Self:
@@ -588,6 +599,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run[T]:
         """Do what `littleghost.Runtime.ask` does."""
         return portal.call(
@@ -601,6 +613,7 @@ class Runtime:
             cancellation=cancellation,
             deps=deps,
             limits=limits,
+            budget=budget,
         )
 
     def resume(
@@ -614,6 +627,9 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> Run[T]:
         """Do what `littleghost.Runtime.resume` does."""
         run: Run[T] = portal.call(
@@ -626,6 +642,9 @@ class Runtime:
             cancellation=cancellation,
             deps=deps,
             limits=limits,
+            budget=budget,
+            approvals=approvals,
+            results=results,
         )
         return run
 

@@ -87,8 +87,8 @@ def bedrock(url: str, *, key: str, retries: int, settings: Any = None, **options
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
     "responses": ("openai", Subject(responses, ResponsesDialect)),
-    "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
-    "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
+    "gemini": ("google", Subject(gemini, GeminiDialect)),
+    "vertex": ("google", Subject(vertex, GeminiDialect)),
     "anthropic": ("anthropic", Subject(anthropic, AnthropicDialect)),
     "anthropic-omitted": ("anthropic", Subject(anthropic, OmittedThinkingDialect)),
     "bedrock": ("boto3", Subject(bedrock, BedrockDialect)),

@@ -1,4 +1,7 @@
-"""One agent that uses every kind of tool, and a point before and after each of its effects where it can be stopped.
+"""Two agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
+
+The one of ``plain`` only runs tools; that of ``waits`` also has hooks, a budget, a tool that retries, and calls that wait for a person or
+for a result from elsewhere.
 
 Run as a program it performs a list of scenarios, each in a process of its own that is killed at a point by ``SIGKILL``::
 
@@ -16,19 +19,25 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 from msgspec import Struct
 
 from littleghost import (
     Agent,
+    Approval,
+    Budget,
+    Hooks,
     Message,
     Model,
     Output,
+    Run,
     RunContext,
     Runtime,
     SessionNotFoundError,
     SQLiteStore,
     Text,
     Tool,
+    ToolRetry,
     ToolUse,
 )
 from littleghost.testing import FunctionModel
@@ -95,7 +104,7 @@ class Probed(Tool):
     async def call(self, arguments: dict[str, Any], context: RunContext) -> Any:
         await self._point(f"{self.name} starts")
         if self._ledger is not None:
-            self._ledger.enter(self.name, str(context.idempotency_key))
+            self._ledger.enter(f"{self.name} {arguments['sku']}", str(context.idempotency_key))
             await self._point(f"{self.name} took effect")
         if self._state:
             context.state["ordered"] = [*context.state.get("ordered", []), arguments["sku"]]
@@ -104,12 +113,51 @@ class Probed(Tool):
         return f"{self.name} {arguments['sku']} done"
 
 
+class Flaky(Probed):
+    """A tool whose first attempt in each process fails in a way that passes."""
+
+    failed = False
+
+    async def call(self, arguments: dict[str, Any], context: RunContext) -> Any:
+        if not self.failed:
+            self.failed = True
+            await self._point("flaky fails")
+            raise ToolRetry("not yet", after=0)
+        return await super().call(arguments, context)
+
+
+class ProbedHooks(Hooks):
+    """Hooks with a point in each; they ask for a second one of every article that is looked at."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+
+    async def before_run(self, *_: Any) -> None:
+        await self._point("before run")
+
+    async def before_model(self, *_: Any) -> None:
+        await self._point("before model")
+
+    async def after_model(self, *_: Any) -> None:
+        await self._point("after model")
+
+    async def before_tool(self, context: RunContext, call: ToolUse) -> ToolUse | None:
+        await self._point("before tool")
+        return msgspec.structs.replace(call, input={"sku": "A7 twice"}) if call.name == "look" else None
+
+    async def after_tool(self, *_: Any) -> None:
+        await self._point("after tool")
+
+    async def after_run(self, *_: Any) -> None:
+        await self._point("after run")
+
+
 class ProbedModel(Model):
     """A model with a point before and after each answer, and in the middle of its text."""
 
-    def __init__(self, point: Point, answers: str) -> None:
+    def __init__(self, point: Point, reply: Callable[[Any], Message | str]) -> None:
         self._point = point
-        self._inner = FunctionModel({"text": reply, "tool": reply_by_tool, "native": reply_in_json}[answers])
+        self._inner = FunctionModel(reply)
         self.capabilities = frozenset({"answer_format", "tool_choice"})
 
     async def stream(self, request: Any) -> Any:
@@ -133,11 +181,31 @@ class ProbedStore(SQLiteStore):
 
 def reply(request: Any) -> Message | str:
     """Answer by what the conversation holds, so that it makes no difference who asks."""
+    return _next(request, [[("look", "A7"), ("order", "A7"), ("reserve", "A7")], [("order", "B2")]])
+
+
+def reply_waiting(request: Any) -> Message | str:
+    """Do the same for the scenario in which calls wait."""
+    first = [("look", "A7"), ("order", "A7"), ("weigh", "A7"), ("reserve", "A7"), ("discard", "A7")]
+    return _next(request, [first, [("flaky", "B2")]])
+
+
+ANSWERS: dict[str, Any] = {
+    "order": {"approvals": Approval(approved=True, arguments={"sku": "A8"})},
+    "reserve": {"approvals": True},
+    "discard": {"approvals": Approval(approved=False, reason="Keep it.")},
+    "weigh": {"results": "12 kg"},
+}
+"""What a person answers to the calls of each tool that wait."""
+
+
+def _next(request: Any, turns: list[list[tuple[str, str]]]) -> Message | str:
     answered = [result for message in request.messages for result in message.tool_results]
-    if not answered:
-        uses = [("look", "A7"), ("order", "A7"), ("reserve", "A7")]
-    elif len(answered) == 3:
-        uses = [("order", "B2")]
+    done = 0
+    for uses in turns:
+        if len(answered) == done:
+            break
+        done += len(uses)
     else:
         return ANSWER
     calls = [
@@ -149,11 +217,9 @@ def reply(request: Any) -> Message | str:
 def reply_by_tool(request: Any) -> Message:
     """Order, with an answer that does not fit; then order, with one that fits."""
     answered = sum(len(message.tool_results) for message in request.messages)
-    order = (
-        [] if answered > 2 else [ToolUse(id="order", name="order", input={"sku": "B2" if answered else "A7"})]
-    )
+    order = [ToolUse(id="order", name="order", input={"sku": "B2" if answered else "A7"})]
     answer = ToolUse(id="answer", name="final_answer", input={"total": 2 if answered else "two"})
-    return Message.assistant([*order, answer])
+    return Message.assistant([*order[: answered <= 2], answer])
 
 
 def reply_in_json(request: Any) -> Message | str:
@@ -163,29 +229,57 @@ def reply_in_json(request: Any) -> Message | str:
     return TYPED if request.messages[-1].text.startswith("The answer cannot be used") else '{"total":"two"}'
 
 
+REPLIES: dict[str, Callable[[Any], Message | str]] = {"tool": reply_by_tool, "native": reply_in_json}
+"""The scenarios in which the answer has a type, by the strategy."""
+
+
 def make(
-    folder: Path, point: Point, granularity: str, answers: str = "text"
+    folder: Path, point: Point, granularity: str, scenario: str = "plain"
 ) -> tuple[Agent[Any], ProbedStore]:
-    """Return the agent of the scenario and the store that it uses."""
+    """Return the agent of a scenario and the store that it uses."""
     ledger = Ledger(folder / "effects")
+    waits = scenario == "waits"
     tools = [
         Probed("look", point, None),
         Probed("order", point, ledger, state=True),
         Probed("reserve", point, ledger, idempotent=True),
     ]
+    if waits:
+        discard, weigh = Probed("discard", point, ledger), Probed("weigh", point, ledger)
+        for each in [*tools[1:], discard]:
+            each.needs_approval = True
+        weigh.external = True
+        tools += [discard, weigh, Flaky("flaky", point, ledger, idempotent=True)]
     store = ProbedStore(folder / "sessions.db")
     store.point = point
     store.granularity = granularity  # type: ignore[assignment]
-    model = ProbedModel(point, answers)
-    if answers == "text":
-        return Agent(model, instructions="You order things.", tools=tools), store
-    output = Output(Total, strategy="tool" if answers == "tool" else "native")
-    return Agent(model, instructions="You order things.", tools=tools, output=output), store
+    if scenario in REPLIES:
+        output = Output(Total, strategy="tool" if scenario == "tool" else "native")
+        return Agent(ProbedModel(point, REPLIES[scenario]), tools=tools, output=output), store
+    agent = Agent(
+        ProbedModel(point, reply_waiting if waits else reply),
+        instructions="You order things.",
+        tools=tools,
+        hooks=[ProbedHooks(point)] if waits else (),
+        budget=Budget(turns=50) if waits else None,
+        name="orders" if waits else "agent",
+    )
+    return agent, store
 
 
-async def perform(folder: Path, how: str, point: Points, granularity: str, answers: str) -> dict[str, Any]:
+async def answer(runtime: Runtime, agent: Agent, run: Run, point: Point, **who: Any) -> Run:
+    """Answer what a run waits for, one call after another, until it waits for nothing."""
+    while run.outcome == "suspended":
+        await point("suspended")
+        call = run.pending[-1]
+        given = {kind: {call.id: value} for kind, value in ANSWERS[call.name].items()}
+        run = await runtime.resume(agent, **who, **given)
+    return run
+
+
+async def perform(folder: Path, how: str, point: Points, granularity: str, scenario: str) -> dict[str, Any]:
     """Ask, or go on, and return what became of it."""
-    agent, store = make(folder, point, granularity, answers)
+    agent, store = make(folder, point, granularity, scenario)
     async with Runtime(session_store=store) as runtime:
         who = {"session_id": "s", "actor_id": "a"}
         if how == "resume":
@@ -195,8 +289,9 @@ async def perform(folder: Path, how: str, point: Points, granularity: str, answe
                 run = await runtime.ask(agent, QUESTION, **who)
         else:
             run = await runtime.ask(agent, QUESTION, **who)
+        run = await answer(runtime, agent, run, point, **who)
     await store.aclose()
-    if answers != "text":
+    if scenario in REPLIES:
         assert run.output == Total(total=2)
     return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
 
@@ -214,7 +309,7 @@ def main() -> None:
             result.unlink(missing_ok=True)
             point = Points(job["at"], lambda: os.kill(os.getpid(), signal.SIGKILL))
             try:
-                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["answers"]))
+                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["scenario"]))
             except BaseException as error:
                 answer = {"outcome": f"{type(error).__name__}: {error}", "points": point.names}
             result.write_text(json.dumps(answer))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mcp.shared import jsonrpc_dispatcher
-from mcpside import alive, raw
+from mcpside import alive, impatient, raw
 
 from littleghost import (
     Agent,
@@ -133,8 +133,9 @@ async def test_answers_in_a_form_that_is_not_the_protocols() -> None:
 
 
 async def test_an_answer_nested_without_end_is_one_calls_loss() -> None:
-    async with opened(raw(), timeout=1.0) as tools:
-        with pytest.raises(ToolTimeoutError):  # it is no JSON to the parser, so to nobody an answer
+    async with opened(raw()) as tools:
+        # It is no JSON to the parser, so to nobody an answer.
+        with impatient(tools["nested"], timeout=1.0), pytest.raises(ToolTimeoutError):
             await said(tools["nested"], depth=100_000)
         assert await said(tools["echo"], text="still there") == "still there"
 
@@ -158,11 +159,11 @@ async def test_a_server_of_the_versions_from_2026_on_that_asks_for_input() -> No
 async def test_a_server_that_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonrpc_dispatcher, "_ABANDON_WRITE_TIMEOUT", 0.1)
     monkeypatch.setattr(pipes, "EXIT_SECONDS", 0.1)
-    async with opened(raw(), timeout=0.3) as tools:
+    async with opened(raw()) as tools:
         pid = int(await said(tools["pid"]))
         assert await said(tools["deafen"]) == "deaf"
         for _ in range(2):
-            with pytest.raises(ToolTimeoutError):
+            with impatient(tools["echo"], timeout=0.3), pytest.raises(ToolTimeoutError):
                 await said(tools["echo"], text="x" * 1_000_000)
     assert not alive(pid)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcpside import Line, Web
+from mcpside import Line, Web, impatient
 
 from littleghost import (
     Agent,
@@ -99,8 +99,11 @@ async def test_a_cancelled_run_tells_the_server(shop: Web) -> None:
 
 
 async def test_a_call_that_takes_too_long(shop: Web) -> None:
-    async with Line() as line, opened(MCPToolset.http(shop.url, timeout=0.5)) as tools:
-        with pytest.raises(ToolTimeoutError, match="effect is unknown"):
+    async with Line() as line, opened(MCPToolset.http(shop.url)) as tools:
+        with (
+            impatient(tools["hold"], timeout=1.0),
+            pytest.raises(ToolTimeoutError, match="effect is unknown"),
+        ):
             await said(tools["hold"], address=line.address)
         assert await (await line.call()).heard() == "cancelled"
         assert await said(tools["echo"], text="still there") == "still there"

@@ -67,7 +67,7 @@ def drive(
         match effect:
             case CommitMessages(messages):
                 outcome, count = count, count + len(messages)
-                told += [f"commit {short(message)}" for message in messages]
+                told.append(f"commit {', '.join(map(short, messages))}")
             case CallModel():
                 told.append("model")
                 outcome = next(feed)

@@ -185,7 +185,8 @@ class Interrupted:
     """Raise Ctrl-C at place ``number`` of what this thread runs in the block, or where ``last`` is called.
 
     The places are those at which Python runs a signal's handler: where a function begins, and where one of C's returns, the standard
-    library's included, but for what is called when an object ends: nothing that is raised gets out of there.
+    library's included, but for what is called when an object ends: nothing that is raised gets out of there. Where a generator goes on with
+    an exception is none, though a profiler is called.
 
     Attributes:
         over: Whether there is no such place, or it was ``last``.
@@ -205,6 +206,7 @@ class Interrupted:
         if (
             event in {"call", "c_return"}
             and code is not Interrupted.__exit__.__code__
+            and not (event == "call" and code.co_flags & inspect.CO_GENERATOR)
             and "weakref" not in code.co_filename
         ):
             self.number -= 1
@@ -316,6 +318,36 @@ def test_ctrl_c_at_any_place_of_a_block_leaves_it(fails: bool):
         if interrupted.over:
             break
     assert number > 50
+
+
+def test_ctrl_c_at_any_place_of_an_iteration_closes_what_is_iterated_over():
+    class Items:
+        left, closed = 2, False
+
+        def __aiter__(self) -> Items:
+            return self
+
+        async def __anext__(self) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise StopAsyncIteration
+            return self.left
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    for number in itertools.count(1):
+        items, interrupted = Items(), Interrupted(number)
+        iterated: Any = sync._iterated(items)  # type: ignore[arg-type]
+        first = next(iterated)
+        assert first == 1
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            assert list(iterated) == [0]
+        iterated = None
+        assert items.closed, number
+        if interrupted.over:
+            break
+    assert number > 30
 
 
 # The faces have what they stand for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from littleghost import data, transcript
-from littleghost.content import ToolUse
 from littleghost.errors import OutputError
 from littleghost.message import Message
 from littleghost.runs.effects import AnswerRule, Book, CommitMessages, Ending, Part, Read, ReadAnswer
@@ -16,6 +15,9 @@ class Answers:
 
     An answer is a call of the rule's tool that has been accepted, or a text. It makes no difference which of them the model was asked for:
     what is stored stays an answer when another model goes on.
+
+    Whoever reads the store can tell, without knowing the type, whether there is an answer: an assistant message with calls of the tool
+    notes its name (``answer``), and a text that does not fit is followed by what is wrong with it in the same commit, or noted as partial.
     """
 
     def __init__(self, book: Book, rule: AnswerRule) -> None:
@@ -28,64 +30,66 @@ class Answers:
         messages = self._book.messages
         if not messages:
             return Ending(outcome="completed")
-        index = len(messages) - 1
-        while index >= 0 and messages[index].role == "tool":
-            index -= 1
-        if index < 0 or messages[index].role != "assistant":
-            return None
-        message = messages[index]
-        if message.tool_uses:
-            call, _ = self._given(index)
-            return None if call is None else (yield from self._take(call.input))
-        return None if transcript.is_partial(message) else (yield from self.text(message.text))
-
-    def text(self, text: str) -> Part:
-        """Take an answer in text, which has been committed."""
-        return (yield from self._take(text))
-
-    def called(self, index: int) -> Part:
-        """Take the answer among the calls of the assistant message at ``index``, which all have their results."""
-        call, faults = self._given(index)
+        call = transcript.given_answer(messages)
         if call is not None:
             return (yield from self._take(call.input))
-        if not faults:
+        last = messages[-1]
+        if transcript.waits_for_model(messages):
+            return None
+        return (yield from self._take(last.text))
+
+    def noted(self, message: Message) -> Message:
+        """Return a model's message with a note of the answer's tool, if it calls it."""
+        tool = self._rule.tool
+        given = any(call.name == tool for call in message.tool_uses)
+        return transcript.mark(message, answer=tool) if given else message
+
+    def text(self, message: Message) -> Part:
+        """Take an answer in text, which has not been committed."""
+        return (yield from self._take(message.text, message))
+
+    def called(self, message: Message) -> Part:
+        """Take the answer among the calls of ``message``, which all have their results in the last messages."""
+        call = transcript.given_answer(self._book.messages)
+        if call is not None:
+            return (yield from self._take(call.input))
+        calls = {call.id for call in message.tool_uses if call.name == self._rule.tool}
+        if not calls:
             return None
         if self._repairs >= self._rule.repairs:
-            return self._failed(faults, self._book.text)
-        self._repairs += 1  # the result has told the model what was wrong
+            return self._failed(self._faults(calls), self._book.text)
+        self._repairs += 1  # the results have told the model what was wrong
         return None
 
-    def _given(self, index: int) -> tuple[ToolUse | None, tuple[str, ...]]:
-        """Return the first call that was accepted, and what was wrong with the others."""
-        messages = self._book.messages
-        calls = {call.id: call for call in messages[index].tool_uses if call.name == self._rule.tool}
+    def _faults(self, calls: set[str]) -> tuple[str, ...]:
+        """Return the results of ``calls``."""
         faults: list[str] = []
-        taken: set[str] = set()
-        if calls:
-            for message in messages[index + 1 :]:
-                for result in message.tool_results:
-                    if result.tool_use_id not in calls:
-                        continue
-                    if result.status == "success":
-                        taken.add(result.tool_use_id)
-                    else:
-                        faults.append(result.text)
-        return next((call for call in calls.values() if call.id in taken), None), tuple(faults)
+        for message in reversed(self._book.messages):
+            if message.role == "assistant":
+                break
+            faults[:0] = [result.text for result in message.tool_results if result.tool_use_id in calls]
+        return tuple(faults)
 
-    def _take(self, written: str | dict[str, object]) -> Part:
+    def _take(self, written: str | dict[str, object], message: Message | None = None) -> Part:
+        """Read an answer, and commit the ``message`` that it came in, if that is still to do."""
         outcome = yield ReadAnswer(written)
         text = written if isinstance(written, str) else data.pack(written).decode()
         self._book.text = text
+        made = [] if message is None else [message]
+        ending: Ending | None = None
         if type(outcome) is Read:
-            return Ending(outcome="completed", text=text, answer=(outcome.value,))
-        if self._repairs >= self._rule.repairs:
-            return self._failed(outcome.reasons, text)
-        self._repairs += 1
-        said = Message.user(self._rule.repair.format(reasons="\n".join(outcome.reasons)))
-        message = transcript.mark(said, repair=True)
-        yield CommitMessages((message,))
-        self._book.messages.append(message)
-        return None
+            ending = Ending(outcome="completed", text=text, answer=(outcome.value,))
+        elif self._repairs >= self._rule.repairs:
+            ending = self._failed(outcome.reasons, text)
+            made = [transcript.mark(each, partial="unfit") for each in made]
+        else:
+            self._repairs += 1
+            said = Message.user(self._rule.repair.format(reasons="\n".join(outcome.reasons)))
+            made.append(transcript.mark(said, repair=True))
+        if made:
+            yield CommitMessages(tuple(made))
+            self._book.messages += made
+        return ending
 
     def _failed(self, reasons: tuple[str, ...], text: str) -> Ending:
         error = OutputError(

@@ -21,9 +21,11 @@ from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
 from littleghost.runs.effects import CallModel, Failed, Interrupted
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooking import HookChain, HookFailed
 from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
+from littleghost.usage import Usage
 
 if TYPE_CHECKING:
     from littleghost.runs.shaping import Shaping
@@ -46,6 +48,7 @@ class ModelCalls:
         deadline: When the run must have ended.
         emitter: Whom to tell.
         stopping: What cuts a call short.
+        hooks: What the application does before and after.
         content: What spans may tell of what is said.
         shaping: How the answer gets its type, or ``None``.
     """
@@ -61,6 +64,7 @@ class ModelCalls:
         emitter: Emitter,
         stopping: Stopping,
         content: Content,
+        hooks: HookChain | None = None,
         shaping: Shaping | None = None,
     ) -> None:
         self._model = model
@@ -73,6 +77,8 @@ class ModelCalls:
         self._deadline = deadline
         self._emitter = emitter
         self._stopping = stopping
+        hooked = hooks is not None and (hooks.has("before_model") or hooks.has("after_model"))
+        self._hooks = hooks if hooked else None
         self._content = content
         self._shaping = shaping
         self._format = None if shaping is None else shaping.format
@@ -90,14 +96,23 @@ class ModelCalls:
             format=self._format,
         )
         heard: list[str] = []
+        ended: list[Usage] = []
         self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
         try:
             with model_span(self._model, request, self._content) as span:
-                answer = await self._stopping.cut(self._listen_to(request, heard, span))
+                hooks = self._hooks
+                work = (
+                    self._listen_to(request, heard, span)
+                    if hooks is None
+                    else self._with_hooks(hooks, request, heard, span, ended)
+                )
+                answer = await self._stopping.cut(work)
                 span.answered(answer)
                 return answer
         except Stopped:
             return Interrupted(cast("Exception", self._stopping.error), "".join(heard))
+        except HookFailed as failure:
+            return Failed(failure.error, "".join(heard), ended[0] if ended else None)
         except (ConfigurationError, StoreError):
             raise
         except KeyboardInterrupt:
@@ -110,6 +125,19 @@ class ModelCalls:
                 fault.__cause__ = error
                 return Failed(fault, "".join(heard))
             return Failed(error, "".join(heard))
+
+    async def _with_hooks(
+        self,
+        hooks: HookChain,
+        request: ModelRequest,
+        heard: list[str],
+        span: ModelSpan,
+        ended: list[Usage],
+    ) -> events.ModelEnded:
+        answer = await self._listen_to(await hooks.before_model(request), heard, span)
+        ended.append(answer.usage)
+        await hooks.after_model(answer.message, answer.usage)
+        return answer
 
     async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None

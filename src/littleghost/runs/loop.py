@@ -14,7 +14,7 @@ unless its tool is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 from littleghost import transcript
@@ -38,14 +38,18 @@ from littleghost.runs.effects import (
     Emit,
     Ending,
     Failed,
+    Given,
     Machine,
     Part,
     ToolTraits,
     ending_of,
 )
-from littleghost.runs.limits import RunLimits
+from littleghost.runs.limits import Budget, RunLimits, reached
+from littleghost.usage import Usage
 
 __all__ = ["turns"]
+
+NOTHING_GIVEN = Given()
 
 
 def turns(
@@ -55,6 +59,9 @@ def turns(
     limits: RunLimits,
     *,
     granularity: Literal["call", "batch"] = "call",
+    given: Given = NOTHING_GIVEN,
+    budget: Budget | None = None,
+    price: Callable[[Usage], float | None] | None = None,
     rule: AnswerRule | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
@@ -65,11 +72,18 @@ def turns(
         tools: The tools there are.
         limits: What the run may use.
         granularity: How finely results are committed.
+        given: What was answered to calls that wait.
+        budget: What all runs of the session may use.
+        price: What a model call costs, in US dollars.
         rule: How answers are given, where they have a type.
+
+    Raises:
+        SessionSuspendedError: There is something new to say while calls wait for answers. Nothing has been committed.
+        ConfigurationError: An answer does not fit its call. Nothing has been committed.
     """
     answers = None if rule is None else Answers(book, rule)
-    calls = Calls(book, tools, limits, granularity)
-    stopped = yield from calls.settle()
+    calls = Calls(book, tools, limits, granularity, budget)
+    stopped = yield from calls.settle(given, speaking=new is not None)
     if stopped is not None:
         return stopped
     if new is not None:
@@ -82,15 +96,18 @@ def turns(
     elif not transcript.waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
-        reached = _limit(book, limits)
-        if reached is not None:
-            return Ending(outcome="partial", text=book.text, error=reached)
+        over = _limit(book, limits, budget)
+        if over is not None:
+            return Ending(outcome="partial", text=book.text, error=over)
         book.steps += 1
         answer = yield CallModel(transcript.for_model(book.messages), book.steps)
         if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
+            if type(answer) is Failed and answer.usage is not None:
+                _count(book, answer.usage, price)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
+        _count(book, answer.usage, price)
         ended = yield from _take(book, answer, calls, answers)
         if ended is not None:
             return ended
@@ -102,8 +119,7 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None) -> Part:
-    """Take in a model's answer: count it, commit it, have its tools run."""
-    book.usage += answer.usage
+    """Take in a model's answer: commit it, and have its tools run."""
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
     try:
         message = transcript.admit(answer.message, answer.malformed)
@@ -115,21 +131,26 @@ def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None)
     cut = not wanted and answer.stop != "end"
     if cut:
         message = transcript.mark(message, partial=answer.stop)
+    if answers is not None and not cut:
+        if not wanted:
+            return (yield from answers.text(message))
+        message = answers.noted(message)
     for index, call in enumerate(wanted):
         yield Emit(ToolCallReady(index=index, call=call))
+    plan = None
+    if wanted:
+        plan = yield from calls.plan(message)
+        calls.note(plan)
     position = 0
     if message.content or not cut:
         position = yield CommitMessages((message,))
         book.messages.append(message)
     text = message.text
     book.text = text or book.text
-    if wanted:
-        index = len(book.messages) - 1
-        ended = yield from calls.answer(message, wanted, position)
-        return ended if ended is not None or answers is None else (yield from answers.called(index))
+    if plan is not None:
+        ended = yield from calls.answer(plan, position)
+        return ended if ended is not None or answers is None else (yield from answers.called(message))
     if not cut:
-        if answers is not None:
-            return (yield from answers.text(text))
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":
         return Ending(
@@ -149,16 +170,40 @@ def _keep(book: Book, text: str, why: str) -> Generator[Effect, Any, None]:
     book.messages.append(message)
 
 
-def _limit(book: Book, limits: RunLimits) -> LimitExceededError | None:
+def _count(book: Book, usage: Usage, price: Callable[[Usage], float | None] | None) -> None:
+    book.usage += usage
+    if price is not None:
+        cost = price(usage)
+        if cost is not None:
+            book.cost = (book.cost or 0.0) + cost
+
+
+def _limit(book: Book, limits: RunLimits, budget: Budget | None) -> LimitExceededError | None:
     """Return the limit that forbids another model call, if one does."""
     if limits.turns is not None and book.steps >= limits.turns:
-        name, limit = "turns", limits.turns
-    elif limits.tool_calls is not None and book.tool_calls > limits.tool_calls:
-        name, limit = "tool_calls", limits.tool_calls
-    elif limits.tokens is not None and book.usage.total_tokens >= limits.tokens:
-        name, limit = "tokens", limits.tokens
-    else:
-        return None
-    return LimitExceededError(
-        f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit
-    )
+        return reached("turns", limits.turns)
+    if limits.tool_calls is not None and book.tool_calls > limits.tool_calls:
+        return reached("tool_calls", limits.tool_calls)
+    if limits.tokens is not None and book.usage.total_tokens >= limits.tokens:
+        return reached("tokens", limits.tokens)
+    if limits.cost is not None and (book.cost or 0.0) >= limits.cost:
+        return reached("cost", limits.cost)
+    if book.stuck > 1 and limits.identical_calls is not None:
+        return reached("identical_calls", limits.identical_calls)
+    return None if budget is None else _over(book, budget)
+
+
+def _over(book: Book, budget: Budget) -> LimitExceededError | None:
+    """Return the part of the session's budget that is used up, if one is."""
+    before = book.before
+    if budget.turns is not None and before.turns + book.steps >= budget.turns:
+        return reached("turns", budget.turns, session=True)
+    if budget.tool_calls is not None and before.tool_calls + book.tool_calls > budget.tool_calls:
+        return reached("tool_calls", budget.tool_calls, session=True)
+    if budget.tokens is not None and before.tokens + book.usage.total_tokens >= budget.tokens:
+        return reached("tokens", budget.tokens, session=True)
+    if budget.cost is not None and before.cost + (book.cost or 0.0) >= budget.cost:
+        return reached("cost", budget.cost, session=True)
+    if budget.wall_time is not None and before.wall_time >= budget.wall_time:
+        return reached("wall_time", budget.wall_time, session=True)
+    return None

@@ -11,6 +11,7 @@ from littleghost.errors import OutputError
 from littleghost.message import Message
 from littleghost.output.declared import T_co
 from littleghost.runs.effects import Outcome
+from littleghost.runs.limits import Spent
 from littleghost.usage import Usage
 
 __all__ = ["Run"]
@@ -31,6 +32,8 @@ class Run(Struct, Generic[T_co], frozen=True, kw_only=True):
         steps: How often the model was called.
         pending: The calls that wait for answers, where the run is suspended.
         session_id: The session, or ``None`` where nothing is stored.
+        cost: US dollars of all model calls, where the runtime has prices and knows the model's; else ``None``.
+        spent: What all runs of the session have used, this one included; ``None`` where none of them had a `Budget`.
         answer: What `output` gives: ``(value,)``; ``()`` where no answer was reached; ``None`` where the agent declares no type.
     """
 
@@ -44,6 +47,8 @@ class Run(Struct, Generic[T_co], frozen=True, kw_only=True):
     error: Exception | None = None
     pending: tuple[ToolUse, ...] = ()
     session_id: str | None = None
+    cost: float | None = None
+    spent: Spent | None = None
     answer: tuple[T_co] | tuple[()] | None = None
 
     @property
