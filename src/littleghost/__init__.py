@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -182,6 +185,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -246,6 +252,9 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
     )
     from littleghost.prices import (
         Prices as Prices,
@@ -454,6 +463,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -487,6 +502,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -517,6 +533,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -538,6 +555,7 @@ _HOMES = {
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
+    "output.declared": ("Output",),
     "runs.hooks": ("Hooks",),
     "runs.limits": ("Budget", "RunLimits", "Spent"),
     "runs.run": ("Run",),
@@ -597,6 +615,8 @@ _HOMES = {
     ),
     "tools.contract": ("Approval", "RunContext", "Tool", "ToolPending", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }

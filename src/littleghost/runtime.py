@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from littleghost.events import Event
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
+from littleghost.output.declared import Output, T_co
 from littleghost.runs.answering import checked_answers
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
@@ -39,9 +40,17 @@ from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from littleghost.prices import Prices
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 __all__ = ["RunStream", "Runtime"]
 
@@ -65,7 +74,7 @@ class _Hold:
         self.active = False
 
 
-class Runnable(Protocol):
+class Runnable(Protocol[T_co]):
     """What a runtime has to know of an agent."""
 
     @property
@@ -89,6 +98,11 @@ class Runnable(Protocol):
         ...
 
     @property
+    def output(self) -> Output[T_co] | None:
+        """What it says of its answers; ``None`` where they are text as it comes."""
+        ...
+
+    @property
     def limits(self) -> RunLimits:
         """What a run may use."""
         ...
@@ -109,17 +123,17 @@ class Runnable(Protocol):
         ...
 
 
-class RunStream:
+class RunStream(Generic[T_co]):
     """The events of a run, as they happen. At the end, `run` is the run.
 
     Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel[T_co]) -> None:
         self._channel = channel
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[T_co]:
         """The finished run.
 
         Raises:
@@ -143,19 +157,19 @@ class RunStream:
         return event
 
 
-class Channel:
+class Channel(Generic[T_co]):
     """Carries the events of a run from its task to a reader."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: Run[T_co] | None = None
         self.error: BaseException | None = None
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._task: asyncio.Task[Run] | None = None
+        self._task: asyncio.Task[Run[T_co]] | None = None
         self._listening = True
 
-    def start(self, task: asyncio.Task[Run]) -> None:
+    def start(self, task: asyncio.Task[Run[Any]]) -> None:
         """Carry the events of the run in ``task``."""
         self._task = task
         task.add_done_callback(lambda _: self._wake.set())
@@ -175,7 +189,7 @@ class Channel:
     async def next(self) -> Event | None:
         """Return the next event, ``None`` after the last; raise what the run raised."""
         while not self._events:
-            task = cast("asyncio.Task[Run]", self._task)
+            task = cast("asyncio.Task[Run[T_co]]", self._task)
             if task.done():
                 self.run = task.result()
                 return None
@@ -289,7 +303,7 @@ class Runtime:
 
     async def ask(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any],
         *,
         session_id: object = None,
@@ -300,7 +314,7 @@ class Runtime:
         deps: Any = None,
         limits: RunLimits | None = None,
         budget: Budget | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Say ``message`` to ``agent`` and return the `Run` when it has answered.
 
         What a killed run left in the session is settled first.
@@ -343,7 +357,7 @@ class Runtime:
 
     async def resume(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         *,
         session_id: object,
         actor_id: object = None,
@@ -355,7 +369,7 @@ class Runtime:
         budget: Budget | None = None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
 
         Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
@@ -391,7 +405,7 @@ class Runtime:
     @asynccontextmanager
     async def stream(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any] | None,
         *,
         session_id: object = None,
@@ -404,7 +418,7 @@ class Runtime:
         budget: Budget | None = None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[RunStream]:
+    ) -> AsyncGenerator[RunStream[T]]:
         """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
 
         Leaving the block early cancels the run, and waits until what was open is settled. What `ask` raises, reading the events raises.
@@ -414,7 +428,7 @@ class Runtime:
             raise ConfigurationError("resuming needs a session_id")
         if new is not None and (approvals or results):
             raise ConfigurationError("approvals and results are for resuming; give None for the message")
-        channel = Channel()
+        channel: Channel[T] = Channel()
         token = CancellationToken(cancellation)
         task = asyncio.create_task(
             self._run(
@@ -451,7 +465,7 @@ class Runtime:
 
     async def _run(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         new: Message | None,
         session_id: object,
         actor_id: object,
@@ -463,8 +477,8 @@ class Runtime:
         budget: Budget | None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-        channel: Channel | None = None,
-    ) -> Run:
+        channel: Channel[T] | None = None,
+    ) -> Run[T]:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
             raise ConfigurationError("the runtime is closed")
@@ -559,6 +573,7 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
+                output=agent.output,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
                 hooks=agent.hooks,
                 budget=budget,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
 
 from littleghost import data, events
 from littleghost.cancellation import Deadline
@@ -24,6 +26,9 @@ from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
 from littleghost.usage import Usage
+
+if TYPE_CHECKING:
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["ModelCalls"]
 
@@ -45,6 +50,7 @@ class ModelCalls:
         stopping: What cuts a call short.
         hooks: What the application does before and after.
         content: What spans may tell of what is said.
+        shaping: How the answer gets its type, or ``None``.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class ModelCalls:
         stopping: Stopping,
         content: Content,
         hooks: HookChain | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
         self._model = model
         told = data.check_text(instructions, "instructions") if instructions else ""
@@ -73,6 +80,9 @@ class ModelCalls:
         hooked = hooks is not None and (hooks.has("before_model") or hooks.has("after_model"))
         self._hooks = hooks if hooked else None
         self._content = content
+        self._shaping = shaping
+        self._format = None if shaping is None else shaping.format
+        self._tool_choice = "auto" if shaping is None else shaping.tool_choice
 
     async def call(self, effect: CallModel) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -82,6 +92,8 @@ class ModelCalls:
             tools=self._specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
+            tool_choice=self._tool_choice,
+            format=self._format,
         )
         heard: list[str] = []
         ended: list[Usage] = []
@@ -129,6 +141,7 @@ class ModelCalls:
 
     async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
+        preview = None if self._shaping is None or not self._emitter.heard else self._shaping.preview()
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
         try:
@@ -147,10 +160,14 @@ class ModelCalls:
                     heard.clear()
                 if self._emitter.heard:
                     self._emitter.emit(event)
+                    if preview is not None:
+                        self._show(preview.hear(event))
                     await self._emitter.ready()
         finally:
             if close is not None:
                 await close()
+        if preview is not None:
+            self._show(preview.rest())
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
         if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -158,3 +175,7 @@ class ModelCalls:
                 f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
             )
         return ended
+
+    def _show(self, value: Any) -> None:
+        if value is not msgspec.UNSET:
+            self._emitter.emit(events.OutputDelta(value=value))
