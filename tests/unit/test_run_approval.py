@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from littleghost import (
     Agent,
@@ -18,6 +19,8 @@ from littleghost import (
     Image,
     MemoryStore,
     Message,
+    Output,
+    OutputError,
     Run,
     RunContext,
     Runtime,
@@ -38,6 +41,11 @@ from littleghost import (
     transcript,
 )
 from littleghost.testing import FunctionModel, ScriptedModel
+
+
+class Total(Struct):
+    total: int
+
 
 ran: list[Any] = []
 
@@ -534,3 +542,20 @@ async def test_without_a_session_a_run_can_be_suspended_but_not_resumed() -> Non
     run = await agent(BOTH).ask("Order.")
     assert (run.outcome, run.session_id) == ("suspended", None)
     assert run.check() is run
+
+
+async def test_an_answer_in_a_type_waits_for_the_calls_beside_it(store: SessionStore) -> None:
+    given = answer(("a", "order", {"sku": "A7"}), ("f", "final_answer", {"total": 2}))
+
+    def uses(*script: Any) -> Agent[Total]:
+        return Agent(ScriptedModel(list(script)), tools=[order], output=Output(Total, strategy="tool"))
+
+    async with store, Runtime(session_store=store) as runtime:
+        run = await runtime.ask(uses(given), "Order.", session_id="s")
+        assert run.outcome == "suspended"
+        assert [call.id for call in run.pending] == ["a"]
+        with pytest.raises(OutputError):
+            _ = run.output
+        ended = await runtime.resume(uses(), session_id="s", approvals={"a": True})
+        assert (ended.outcome, ended.output, ended.steps) == ("completed", Total(total=2), 0)
+        assert ran == [("A7", 1)]

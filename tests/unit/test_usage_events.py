@@ -25,6 +25,7 @@ SAMPLES = [
     events.Retrying(attempt=1, delay=0.5, error="ModelUnavailableError"),
     events.Committed(count=3, revision="x"),
     events.Suspended(pending=(CALL,)),
+    events.OutputDelta(value={"total": 1}),
     events.RunEnded(outcome="completed", text="done"),
 ]
 
