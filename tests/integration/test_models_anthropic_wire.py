@@ -174,6 +174,8 @@ def test_what_a_constructor_refuses():
         AnthropicModel("claude", cache="1d")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="developer_role"):
         AnthropicModel("claude", developer_role="boss")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="there is no magic"):
+        AnthropicModel("claude", capabilities=["magic", "images"])
     with pytest.raises(ConfigurationError, match="client"):
         AnthropicModel("claude", client=object(), api_key="x")  # type: ignore[arg-type]
 

@@ -178,6 +178,8 @@ def test_what_a_constructor_refuses():
         BedrockModel(MODEL, cache="1d")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="developer_role"):
         BedrockModel(MODEL, developer_role="boss")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="there is no magic"):
+        BedrockModel(MODEL, capabilities=["magic", "images"])
     with pytest.raises(ConfigurationError, match="client"):
         BedrockModel(MODEL, client=object(), region="x")
     with pytest.raises(ConfigurationError, match="toolConfig"):

@@ -23,7 +23,7 @@ from littleghost.models.contract import Model, ModelRequest
 from littleghost.models.exchange import exchange
 from littleghost.models.failures import Failures
 from littleghost.models.retry import RetryPolicy, retrying
-from littleghost.models.settings import checked, joined
+from littleghost.models.settings import abilities, checked, joined
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -102,7 +102,7 @@ class AnthropicModel(Model):
         self._policy = RetryPolicy(retries=max_retries)
         self._timeout = timeout
         self._clients: Clients[AsyncAnthropic] = Clients(lambda client: client.close())
-        self.capabilities = self._abilities() if capabilities is None else frozenset(capabilities)
+        self.capabilities = self._abilities() if capabilities is None else abilities(capabilities)
 
     def __repr__(self) -> str:
         return f"AnthropicModel({self.model!r}, host={self.host!r})"

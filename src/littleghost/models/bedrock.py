@@ -35,7 +35,7 @@ from littleghost.models.event_streams import CutError, NotTheAPIError
 from littleghost.models.exchange import DRAIN_SECONDS, TAIL_SECONDS
 from littleghost.models.failures import Failures
 from littleghost.models.retry import Again, RetryPolicy, retrying
-from littleghost.models.settings import checked, joined
+from littleghost.models.settings import abilities, checked, joined
 
 __all__ = ["BedrockModel"]
 
@@ -99,7 +99,7 @@ class BedrockModel(Model):
         self.model = model
         self.settings = checked(settings, OURS)
         self.context_window = context_window or claude.context_window(model)
-        self.capabilities = _abilities(model) if capabilities is None else frozenset(capabilities)
+        self.capabilities = _abilities(model) if capabilities is None else abilities(capabilities)
         self._region = region
         self._base_url = base_url
         self._given = client

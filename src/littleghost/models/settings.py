@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from littleghost.errors import ConfigurationError
 
-__all__ = ["checked", "joined"]
+__all__ = ["abilities", "checked", "joined"]
+
+ABILITIES = frozenset({"tool_choice", "answer_format", "images", "documents"})
+"""Every capability that `Model` knows."""
 
 
 def checked(settings: Mapping[str, Any] | None, ours: AbstractSet[str]) -> dict[str, Any]:
@@ -32,3 +35,15 @@ def joined(
         ConfigurationError: See `checked`.
     """
     return {**of_model, **checked(of_request, ours)}
+
+
+def abilities(given: Iterable[str]) -> frozenset[str]:
+    """Return ``given``, capabilities that a user says a model has.
+
+    Raises:
+        ConfigurationError: There is no such capability.
+    """
+    found = frozenset(given)
+    if unknown := sorted(found - ABILITIES):
+        raise ConfigurationError(f"capabilities: there is no {', '.join(unknown)}")
+    return found
