@@ -54,7 +54,13 @@ class Failures:
         terminal.write_line(f"FAILED {test} - {message.strip().partition(chr(10))[0]}", red=True)
         terminal.flush()
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.final = f"{report.nodeid} has tests that nobody ran"
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.final is not None:
+            return
         if not session.config.getoption("numprocesses", None):
             self.final = "they ran in one process"
         elif session.shouldfail or session.shouldstop:

@@ -111,7 +111,11 @@ def _iterated(items: AsyncGenerator[Item]) -> Generator[Item]:
         while found := portal.call(following):
             yield found[0]
     finally:
-        portal.call(close)
+        try:
+            portal.call(close)
+        except BaseException:
+            portal.call(close)  # Ctrl-C may have come first; what is closed already stays so
+            raise
 
 
 async def _taken(items: Iterable[Item]) -> AsyncGenerator[Item]:

@@ -87,9 +87,14 @@ def test_what_fails_alone_too_fails_all(tmp_path: Path):
             "looks for what happens once in a while",
         ),
         ({"tests/unit/test_a.py": ONCE}, ["-n", "0"], "they ran in one process"),
+        (
+            {"tests/unit/test_a.py": ONCE, "tests/unit/test_b.py": "def ("},
+            [],
+            "test_b.py has tests that nobody ran",
+        ),
         ({"tests/unit/test_a.py": ENDS}, ["-n", "2", "--max-worker-restart", "0"], "ended its worker"),
     ],
-    ids=["six", "crash", "escape", "one process", "a worker that ended"],
+    ids=["six", "crash", "escape", "one process", "a file that is none", "a worker that ended"],
 )
 def test_what_is_no_matter_of_the_moment_is_not_tried_again(
     tmp_path: Path, tests: dict[str, str], arguments: list[str], why: str

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from littleghost.content import Document, Image, Reasoning, Text, ToolResult, ToolUse
-from littleghost.errors import ModelError, ModelProtocolError
+from littleghost.errors import ConfigurationError, ModelError, ModelProtocolError
 from littleghost.events import ModelEnded, ReasoningDelta, TextDelta, ToolCallArguments
 from littleghost.message import Message
 from littleghost.models.contract import AnswerFormat, ModelRequest, ToolSpec
 from littleghost.models.event_streams import AnswerStream, CutError, ServerFaultError
+from littleghost.models.openai import OpenAIModel
 from littleghost.models.openai_responses import OpenAIResponsesModel
 from littleghost.models.responses_format import responses_input
 from littleghost.models.responses_stream import ResponsesAnswer, read_responses_usage
@@ -110,6 +111,18 @@ def test_tools_keep_their_schemas_and_a_choice_needs_tools():
     assert "tool_choice" not in sent(
         request=ModelRequest(messages=[Message.user("Hi")], tool_choice="required")
     )
+
+
+def test_what_a_server_cannot_is_not_asked_of_it():
+    tool = ToolSpec(name="f", description="It does.", schema={"type": "object"})
+    request = ModelRequest(messages=[Message.user("Hi")], tools=(tool,), tool_choice="required")
+    for kind in (OpenAIModel, OpenAIResponsesModel):
+        assert kind("m").arguments(request, {})["tool_choice"] == "required"
+        less = kind("m", capabilities={"images"})
+        assert less.capabilities == {"images"}
+        assert "tool_choice" not in less.arguments(request, {})
+        with pytest.raises(ConfigurationError, match="tool_chioce"):
+            kind("m", capabilities={"tool_chioce"})
 
 
 def test_instructions_results_and_what_they_hold():

@@ -107,6 +107,7 @@ def test_what_is_no_json_is_nothing_and_no_error(text: str, cut: int) -> None:
         ("}", UNSET),
         ("no JSON", UNSET),
         ('{"a":]', {}),
+        ("[" * 100_000, UNSET),
     ],
 )
 def test_examples(text: str, value: Any) -> None:

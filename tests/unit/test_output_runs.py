@@ -17,6 +17,7 @@ from littleghost import (
     Agent,
     CapabilityError,
     ConfigurationError,
+    Hooks,
     LimitExceededError,
     MemoryStore,
     Message,
@@ -288,6 +289,55 @@ async def test_the_first_answer_that_fits_counts() -> None:
 async def test_an_answer_that_does_not_fit_beside_other_calls() -> None:
     model = ScriptedModel([give({"total": "x"}, others=("A7",)), give(others=("B2",)), give({"total": 7})])
     run = await Agent(model, output=Output(Total, repairs=1), tools=[stock]).ask("How many?")
+    assert run.output == Total(7)
+
+
+async def test_an_answer_beside_a_call_that_waits_for_approval_is_there_when_that_has_run() -> None:
+    ordered: list[str] = []
+
+    @tool(needs_approval=True)
+    def order(sku: str) -> str:
+        """Order it."""
+        ordered.append(sku)
+        return "ordered"
+
+    model = ScriptedModel(
+        [
+            Message.assistant(
+                [
+                    ToolUse(id="o", name="order", input={"sku": "A7"}),
+                    ToolUse(id="f", name="final_answer", input={"total": 1}),
+                ]
+            )
+        ]
+    )
+    agent = Agent(model, output=Total, tools=[order])
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        run = await runtime.ask(agent, "One A7.", session_id="s")
+        assert run.outcome == "suspended"
+        with pytest.raises(OutputError, match="suspended"):
+            run.output  # noqa: B018
+        run = await runtime.resume(agent, session_id="s", approvals={"o": True})
+        assert (run.outcome, run.output, run.steps, ordered) == ("completed", Total(1), 0, ["A7"])
+
+
+async def test_hooks_see_the_tools_and_not_the_answer() -> None:
+    seen: list[str] = []
+
+    class Watching(Hooks):
+        def before_tool(self, context: Any, call: ToolUse) -> None:
+            seen.append(call.name)
+
+    model = ScriptedModel([give({"total": 7}, others=("A7",))])
+    run = await Agent(model, output=Total, tools=[stock], hooks=[Watching()]).ask("How many?")
+    assert (run.output, seen) == (Total(7), ["stock"])
+
+
+async def test_repairs_are_bounded_by_themselves_and_not_by_the_guard_against_repetition() -> None:
+    model = ScriptedModel([give({"total": "x"})] * 7 + [give({"total": 7})])
+    run = await Agent(model, output=Output(Total, repairs=7), limits=RunLimits(identical_calls=2)).ask(
+        "How many?"
+    )
     assert run.output == Total(7)
 
 

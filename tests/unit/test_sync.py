@@ -320,6 +320,36 @@ def test_ctrl_c_at_any_place_of_a_block_leaves_it(fails: bool):
     assert number > 50
 
 
+def test_ctrl_c_at_any_place_of_an_iteration_closes_what_is_iterated_over():
+    class Items:
+        left, closed = 2, False
+
+        def __aiter__(self) -> Items:
+            return self
+
+        async def __anext__(self) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise StopAsyncIteration
+            return self.left
+
+        async def aclose(self) -> None:
+            self.closed = True
+
+    for number in itertools.count(1):
+        items, interrupted = Items(), Interrupted(number)
+        iterated: Any = sync._iterated(items)  # type: ignore[arg-type]
+        first = next(iterated)
+        assert first == 1
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            assert list(iterated) == [0]
+        iterated = None
+        assert items.closed, number
+        if interrupted.over:
+            break
+    assert number > 30
+
+
 # The faces have what they stand for
 
 

@@ -7,7 +7,9 @@ shutting its socket down does. So each call knows the socket it works on, from t
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +39,7 @@ class Call:
         self._room = threading.Semaphore(ROOM)
         self._guard = threading.Lock()
         self._socket: socket.socket | None = None
+        self._bell, self._rope = socket.socketpair()  # rings when the call is broken off
         self._broken = False
         # Not a thread of the loop's pool, which has few: a call may take minutes. A daemon: it must not keep a process alive.
         self.thread = threading.Thread(target=self._run, name="littleghost-bedrock", daemon=True)
@@ -54,6 +57,7 @@ class Call:
         """End the call, wherever it is; its thread ends as soon as it notices. What it still raises is lost."""
         with self._guard:
             self._broken = True
+            _shut(self._rope)
             if self._socket is not None:
                 _shut(self._socket)
         self._room.release()
@@ -75,6 +79,32 @@ class Call:
             _shut(mine)
             raise ConnectionAbortedError("the call was broken off")
 
+    def connect(self, line: socket.socket, address: Any, timeout: float | None) -> None:
+        """Connect ``line``, unless the call is broken off meanwhile.
+
+        A socket that only begins to connect cannot be relied on to notice that it was shut down.
+
+        Raises:
+            ConnectionAbortedError: The call was broken off.
+            TimeoutError: It took too long.
+            OSError: It cannot be connected.
+        """
+        line.setblocking(False)
+        code = line.connect_ex(address)
+        if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(line, selectors.EVENT_WRITE)
+                waiting.register(self._bell, selectors.EVENT_READ)
+                ready = [key.fileobj for key, _ in waiting.select(timeout)]
+            if self._bell in ready:
+                raise ConnectionAbortedError("the call was broken off")
+            if not ready:
+                raise TimeoutError("it took too long to connect")
+            code = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        line.settimeout(timeout)
+
     def let_go(self) -> None:
         """Forget the socket: the connection is idle again, or another call's."""
         with self._guard:
@@ -93,6 +123,9 @@ class Call:
             last = error
         finally:
             self.let_go()
+            with self._guard:
+                self._bell.close()
+                self._rope.close()
         self._put(last)
 
     def _put(self, event: Any) -> bool:
@@ -167,11 +200,10 @@ def _connected(connection: Any, call: Call) -> socket.socket:
         try:
             call.works_on(line.fileno())
             _set(line, connection.socket_options)
-            timeout = connection.timeout
-            line.settimeout(timeout if isinstance(timeout, int | float) else None)
             if connection.source_address:
                 line.bind(connection.source_address)
-            line.connect(address)
+            timeout = connection.timeout
+            call.connect(line, address, timeout if isinstance(timeout, int | float) else None)
         except OSError as error:
             line.close()
             failed = error

@@ -71,7 +71,7 @@ class GeminiModel(Model):
         context_window: Tokens that a request and its answer may have together, where you know.
     """
 
-    capabilities = frozenset({"answer_format", "documents", "images", "keep_signatures", "tool_choice"})
+    capabilities = frozenset({"answer_format", "documents", "images", "tool_choice"})
 
     def __init__(
         self,

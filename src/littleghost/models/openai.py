@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from littleghost.models.chat_completions import (
@@ -58,7 +58,7 @@ class OpenAIModel(OpenAIEndpoint):
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
         developer_role: str | None = None,
-        capabilities: Iterable[str] | None = None,
+        capabilities: Collection[str] | None = None,
         context_window: int | None = None,
     ) -> None:
         super().__init__(

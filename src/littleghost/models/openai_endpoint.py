@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -53,7 +53,7 @@ class OpenAIEndpoint(Model):
         settings: Mapping[str, Any] | None = None,
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
-        capabilities: Iterable[str] | None = None,
+        capabilities: Collection[str] | None = None,
         context_window: int | None = None,
     ) -> None:
         if client is not None and (base_url is not None or api_key is not None):
@@ -63,6 +63,8 @@ class OpenAIEndpoint(Model):
         self.model = model
         self.settings = checked(settings, self.ours)
         if capabilities is not None:
+            if unknown := sorted({*capabilities} - self.capabilities):
+                raise ConfigurationError(f"capabilities: there is no {', '.join(unknown)} in this API")
             self.capabilities = frozenset(capabilities)
         self.context_window = context_window
         self._base_url = base_url

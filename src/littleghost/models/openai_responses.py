@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from littleghost.models.contract import ModelRequest
@@ -66,7 +66,7 @@ class OpenAIResponsesModel(OpenAIEndpoint):
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
         keep_signatures: bool = False,
-        capabilities: Iterable[str] | None = None,
+        capabilities: Collection[str] | None = None,
         context_window: int | None = None,
     ) -> None:
         super().__init__(

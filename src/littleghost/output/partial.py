@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from littleghost import data
+
 __all__ = ["PartialJSON"]
 
 STEP = 16
@@ -70,7 +72,7 @@ class PartialJSON:
             return msgspec.UNSET
         try:
             return _decode(whole + "".join(reversed(self._closers)))
-        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeEncodeError):
             return msgspec.UNSET
 
     def _scan(self, text: str) -> None:
@@ -90,6 +92,9 @@ class PartialJSON:
             if char == '"':
                 self._in_string = True
             elif char in "{[":
+                if len(self._closers) == data.MAX_DEPTH:  # no answer nests so deep
+                    self._over, self._cut = True, 0
+                    break
                 self._closers.append("}" if char == "{" else "]")
                 self._key = char == "{"
                 self._cut = at + 1

@@ -198,15 +198,15 @@ class Calls:
     def plan(self, message: Message) -> Generator[Effect, Any, Plan]:
         """Decide what becomes of the calls of a fresh answer, before it is committed."""
         wanted = message.tool_uses
-        limit, free = self._tool_calls, self._free
-        before = self._book.tool_calls
-        self._book.tool_calls += sum(call.name not in free for call in wanted)
+        limit, before = self._tool_calls, self._book.tool_calls
+        self._book.tool_calls += sum(call.name not in self._free for call in wanted)
         counted = 0
         plan = Plan(wanted, [], [], len(wanted))
         check = waiting = False
         for call in wanted:
             traits = self._tools.get(call.name)
             fault = _malformed(message, call) or self._repeated(call)
+            free = call.name in self._free
             if fault is not None:
                 plan.answered.append(fault)
             elif traits is None:
@@ -214,9 +214,7 @@ class Calls:
                 plan.answered.append(
                     transcript.error_result(call, f"There is no tool named {call.name!r}. Tools: {known}.")
                 )
-            elif call.name in free:
-                plan.run.append(call)
-            elif limit is not None and before + counted >= limit:
+            elif limit is not None and not free and before + counted >= limit:
                 plan.answered.append(
                     transcript.error_result(
                         call, "The tool was not run: the run has reached its limit of tool calls."
@@ -226,7 +224,7 @@ class Calls:
                 check = check or traits.checked
                 waiting = waiting or traits.asks or traits.external
                 plan.run.append(call)
-                counted += 1
+                counted += not free
         if check or waiting:
             calls, plan.run = plan.run, []
             waits: Waits = {}
@@ -280,6 +278,8 @@ class Calls:
     def _repeated(self, call: ToolUse) -> ToolResult | None:
         """Return the refusal of a call that was made too often in a row."""
         last, limit = self._book.last, self._same
+        if call.name in self._free:
+            return None  # how often an answer is asked for again has a bound of its own
         if last is None or limit is None or last[2] < limit - 1 or not _alike(last[0], call):
             return None
         self._book.stuck += 1
@@ -294,7 +294,7 @@ class Calls:
         book = self._book
         for call in wanted:
             result, last = results.get(call.id), book.last
-            if result is None:
+            if result is None or call.name in self._free:
                 continue
             if last is None or not _alike(last[0], call):
                 book.last, book.stuck = (call, result, 1), 0

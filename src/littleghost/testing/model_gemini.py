@@ -47,7 +47,7 @@ class GeminiDialect(Dialect):
     """The format of Gemini, by its own API and on Vertex AI, with the rules of Gemini 3: it refuses a call without its signature."""
 
     features = frozenset({
-        "cache_read", "filter", "instructions", "mid_stream_errors", "reasoning", "reasoning_back", "reasoning_tokens",
+        "cache_read", "filter", "instructions", "keep_signatures", "mid_stream_errors", "reasoning", "reasoning_back", "reasoning_tokens",
         "unbounded_events", "unknown_events",
     })  # fmt: skip
     reserved = (
