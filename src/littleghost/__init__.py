@@ -226,6 +226,12 @@ if TYPE_CHECKING:
     from littleghost.message import (
         Message as Message,
     )
+    from littleghost.models.anthropic import (
+        AnthropicModel as AnthropicModel,
+    )
+    from littleghost.models.bedrock import (
+        BedrockModel as BedrockModel,
+    )
     from littleghost.models.contract import (
         AnswerFormat as AnswerFormat,
     )
@@ -548,6 +554,8 @@ _HOMES = {
         "UsageReported",
     ),
     "message": ("Message",),
+    "models.anthropic": ("AnthropicModel",),
+    "models.bedrock": ("BedrockModel",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
     "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),

@@ -1,7 +1,7 @@
-"""Two agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
+"""Agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
 
-The one of ``plain`` only runs tools; that of ``waits`` also has hooks, a budget, a tool that retries, and calls that wait for a person or
-for a result from elsewhere.
+The one of ``text`` only runs tools; those of ``tool`` and ``native`` answer in a type; that of ``waits`` has hooks, a budget, a tool that
+retries, and calls that wait for a person or for a result from elsewhere.
 
 Run as a program it performs a list of scenarios, each in a process of its own that is killed at a point by ``SIGKILL``::
 
@@ -155,9 +155,9 @@ class ProbedHooks(Hooks):
 class ProbedModel(Model):
     """A model with a point before and after each answer, and in the middle of its text."""
 
-    def __init__(self, point: Point, reply: Callable[[Any], Message | str]) -> None:
+    def __init__(self, point: Point, scenario: str) -> None:
         self._point = point
-        self._inner = FunctionModel(reply)
+        self._inner = FunctionModel(REPLIES[scenario])
         self.capabilities = frozenset({"answer_format", "tool_choice"})
 
     async def stream(self, request: Any) -> Any:
@@ -229,12 +229,16 @@ def reply_in_json(request: Any) -> Message | str:
     return TYPED if request.messages[-1].text.startswith("The answer cannot be used") else '{"total":"two"}'
 
 
-REPLIES: dict[str, Callable[[Any], Message | str]] = {"tool": reply_by_tool, "native": reply_in_json}
-"""The scenarios in which the answer has a type, by the strategy."""
+REPLIES: dict[str, Callable[[Any], Message | str]] = {
+    "text": reply,
+    "tool": reply_by_tool,
+    "native": reply_in_json,
+    "waits": reply_waiting,
+}
 
 
 def make(
-    folder: Path, point: Point, granularity: str, scenario: str = "plain"
+    folder: Path, point: Point, granularity: str, scenario: str = "text"
 ) -> tuple[Agent[Any], ProbedStore]:
     """Return the agent of a scenario and the store that it uses."""
     ledger = Ledger(folder / "effects")
@@ -253,13 +257,12 @@ def make(
     store = ProbedStore(folder / "sessions.db")
     store.point = point
     store.granularity = granularity  # type: ignore[assignment]
-    if scenario in REPLIES:
-        output = Output(Total, strategy="tool" if scenario == "tool" else "native")
-        return Agent(ProbedModel(point, REPLIES[scenario]), tools=tools, output=output), store
-    agent = Agent(
-        ProbedModel(point, reply_waiting if waits else reply),
+    output = Output(Total, strategy=scenario) if scenario in ("tool", "native") else None  # type: ignore[arg-type]
+    agent: Agent[Any] = Agent(
+        ProbedModel(point, scenario),
         instructions="You order things.",
         tools=tools,
+        output=output,
         hooks=[ProbedHooks(point)] if waits else (),
         budget=Budget(turns=50) if waits else None,
         name="orders" if waits else "agent",
@@ -267,7 +270,7 @@ def make(
     return agent, store
 
 
-async def answer(runtime: Runtime, agent: Agent, run: Run, point: Point, **who: Any) -> Run:
+async def answer(runtime: Runtime, agent: Agent[Any], run: Run[Any], point: Point, **who: Any) -> Run[Any]:
     """Answer what a run waits for, one call after another, until it waits for nothing."""
     while run.outcome == "suspended":
         await point("suspended")
@@ -291,7 +294,7 @@ async def perform(folder: Path, how: str, point: Points, granularity: str, scena
             run = await runtime.ask(agent, QUESTION, **who)
         run = await answer(runtime, agent, run, point, **who)
     await store.aclose()
-    if scenario in REPLIES:
+    if scenario in ("tool", "native"):
         assert run.output == Total(total=2)
     return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
 

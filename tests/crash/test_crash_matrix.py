@@ -33,7 +33,7 @@ class Machine:
         )
 
     def run(
-        self, folder: str, how: str, at: int | None, granularity: str, scenario: str = "plain"
+        self, folder: str, how: str, at: int | None, granularity: str, scenario: str = "text"
     ) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -137,7 +137,7 @@ async def complete(folder: Path, scenario: str, granularity: str) -> None:
         check(folder, messages, state, granularity)
 
 
-SCENARIOS = pytest.mark.parametrize("scenario", ["plain", "waits"])
+SCENARIOS = pytest.mark.parametrize("scenario", ["text", "waits"])
 
 
 @SCENARIOS
@@ -172,7 +172,7 @@ async def test_killed_again_and_again_while_it_resumes(
 ) -> None:
     points = len(machine.run("whole", "ask", None, granularity, scenario)["points"])
     luck = random.Random(20)
-    for number in range(20 if scenario == "plain" else 8):
+    for number in range(20 if scenario == "text" else 8):
         folder, kills, before = f"often-{number}", 0, []
         at: int | None = luck.randrange(points)
         result = machine.run(folder, "ask", at, granularity, scenario)

@@ -65,6 +65,8 @@ class Server:
                 for step in server.reply(body):
                     if isinstance(step, float):
                         time.sleep(step)
+                    elif isinstance(step, threading.Event):
+                        step.wait()
                     elif isinstance(step, str):
                         self.send({"content": step})
                     elif step is None:  # break off
@@ -275,7 +277,8 @@ def test_debug_shows_where(littleghost: Run):
 def test_another_process_in_the_session_is_one_line(
     server: Server, littleghost: Run, environment: dict[str, str]
 ):
-    server.reply = lambda body: ["slow", 3.0]
+    go_on = threading.Event()
+    server.reply = lambda body: ["slow", go_on]
     arguments = ["chat", "--base-url", server.url, "--session", "s", "hi"]
     first = subprocess.Popen(
         [*LITTLEGHOST, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -286,7 +289,8 @@ def test_another_process_in_the_session_is_one_line(
         assert done.returncode == 1
         assert re.search(r"^error: session 's' is in use by another holder$", done.stderr, re.MULTILINE)
     finally:
-        first.wait(30)
+        go_on.set()
+        first.wait(60)
 
 
 # With a folder
@@ -588,28 +592,29 @@ def test_ctrl_d_and_quit_leave(server: Server, screen: Any):
 
 
 def test_ctrl_c_in_a_pipe_settles_and_ends(server: Server, environment: dict[str, str], tmp_path: Path):
-    server.reply = lambda body: ["Once", 60.0]
-    command = [
-        *LITTLEGHOST,
-        "chat",
-        "--base-url",
-        server.url,
-        "--store",
-        f"sqlite:///{tmp_path}/s.db",
-        "--session",
-        "s",
-        "tell",
-    ]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            wait_until(lambda: server.requests)
-            time.sleep(0.5)
-            child.send_signal(signal.SIGINT)
-            out, err = child.communicate(timeout=20)
-        finally:
-            child.kill()
+    server.reply = lambda body: ["Once", 600.0]
+    for number, seconds in enumerate((0.5, 5, 30)):  # by when it has read the word
+        command = [
+            *LITTLEGHOST,
+            "chat",
+            "--base-url",
+            server.url,
+            "--store",
+            f"sqlite:///{tmp_path}/{number}.db",
+            "tell",
+        ]
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            try:
+                wait_until(lambda number=number: len(server.requests) > number)
+                time.sleep(seconds)
+                child.send_signal(signal.SIGINT)
+                out, err = child.communicate(timeout=60)
+            finally:
+                child.kill()
+        if out:
+            break
     assert (child.returncode, out) == (130, "Once\n")
     assert "Traceback" not in err
 

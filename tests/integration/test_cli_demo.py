@@ -116,12 +116,12 @@ BROKEN = {
         """
         from littleghost.runs.journal import SessionJournal
         commit, held = SessionJournal.commit, []
-        async def late(self, messages, state):
+        async def late(self, messages, *rest):
             if any(message.tool_uses or message.tool_results for message in messages):
                 held.extend(messages)
                 return self._count, None
             messages, held[:] = [*held, *messages], []
-            return await commit(self, messages, state)
+            return await commit(self, messages, *rest)
         SessionJournal.commit = late
         """,
         ["the call of charge() was stored before it ran, and has no result"],

@@ -469,6 +469,7 @@ async def test_keys(wire, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("ANTHROPIC_CONFIG_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LITTLEGHOST_MODEL_REQUESTS", "allow")  # without a key nothing is sent
     with pytest.raises(CredentialError, match="ANTHROPIC_API_KEY"):
         await ended(AnthropicModel("claude"))
     wire.always(answer())

@@ -308,6 +308,7 @@ async def test_credentials_that_are_not_there(server, model, monkeypatch):
 
 async def test_no_region(server, monkeypatch):
     monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("LITTLEGHOST_MODEL_REQUESTS", "allow")  # it fails before it sends anything
     with pytest.raises(ConfigurationError, match="region="):
         await ended(BedrockModel(MODEL))
     model = BedrockModel(MODEL, region="us-west-2", base_url=server.url)

@@ -778,7 +778,6 @@ async def test_a_client_of_the_callers_own(wire):
 
 
 async def test_keys(wire, monkeypatch):
-    monkeypatch.setenv("LITTLEGHOST_MODEL_REQUESTS", "allow")  # without a key, nothing is sent
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     for missing in (None, "", "  "):
         if missing is None:

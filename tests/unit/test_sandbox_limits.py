@@ -53,9 +53,11 @@ def mine(sandbox) -> set[Path]:
 @grouped
 async def test_a_command_has_groups_of_its_own_and_leaves_none(backend, tmp_path: Path) -> None:
     async with backend(tmp_path, writable=True, limits=ALL) as sandbox:
-        task = asyncio.ensure_future(sandbox.execute("cat /proc/self/cgroup; sleep 1", timeout=20))
-        await asyncio.sleep(0.5)
-        assert {str(path.parent) for path in mine(sandbox)} == set(groups_of()[0].values())
+        command = "cat /proc/self/cgroup; while [ ! -e go ]; do sleep 0.02; done"
+        task = asyncio.ensure_future(sandbox.execute(command, timeout=60))
+        while {str(path.parent) for path in mine(sandbox)} != set(groups_of()[0].values()):
+            await asyncio.sleep(0.01)
+        (tmp_path / "go").touch()
         done = await task
         assert done.success
         if backend is HostSandbox:  # inside, a namespace of control groups hides them
@@ -80,7 +82,7 @@ async def main():
     limits = SandboxLimits(memory_bytes=256 << 20, processes=30)
     async with globals()[sys.argv[1]](sys.argv[2], limits=limits) as sandbox:
         task = asyncio.ensure_future(sandbox.execute("sleep 100", timeout=100))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0)
         print(sandbox.launcher.supervisor, flush=True)
         await task
 asyncio.run(main())
@@ -90,7 +92,8 @@ asyncio.run(main())
     application = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     assert application.stdout
     supervisor = application.stdout.readline().decode().strip()
-    assert [path for path in groups() if f"-{supervisor}-" in path.name]
+    while not [path for path in groups() if f"-{supervisor}-" in path.name]:
+        time.sleep(0.01)
     application.kill()
     application.communicate()
     end = time.monotonic() + 15

@@ -369,7 +369,6 @@ from littleghost.sandboxes.bubblewrap import BubblewrapSandbox
 async def main():
     sandbox = await BubblewrapSandbox(sys.argv[1]).open()
     await sandbox.execute("true", timeout=10)
-    await asyncio.sleep(0.5)
     print("up", flush=True)
     await asyncio.sleep(100)
 asyncio.run(main())
@@ -379,11 +378,11 @@ asyncio.run(main())
     application = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     assert application.stdout
     assert await asyncio.to_thread(application.stdout.readline) == b"up\n"
-    mine = set(own(set(held()))) - before
-    assert mine
+    while not (mine := set(own(set(held()))) - before):
+        await asyncio.sleep(0.01)
     application.kill()
     application.communicate()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while set(held()) & mine:
         assert time.monotonic() < end, "a namespace outlived the application"
         await asyncio.sleep(0.05)

@@ -165,9 +165,9 @@ class Driver:
             error=ending.error,
             pending=ending.pending,
             session_id=self._context.session_id,
-            answer=None if self._shaping is None else ending.answer,
             cost=self._book.cost,
             spent=self._spent() if self._counting else None,
+            answer=None if self._shaping is None else ending.answer,
         )
         if self._hooks is not None and self._hooks.has("after_run"):
             run = await self._after(self._hooks, run)
@@ -202,7 +202,7 @@ class Driver:
             return asyncio.CancelledError("the run was cancelled before anything was committed")
         return cast("Exception", self._stopping.error)
 
-    async def _after(self, hooks: HookChain, run: Run) -> Run:
+    async def _after(self, hooks: HookChain, run: Run[Any]) -> Run[Any]:
         """Call the hooks after a run; return the run as it is then."""
         try:
             await hooks.after_run(run)
@@ -257,10 +257,10 @@ class Driver:
                 outcome = await self._model.call(effect)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
-            elif type(effect) is ReadAnswer:
-                outcome = cast("Shaping", shaping).read(effect.written)
             elif type(effect) is CheckCalls:
                 outcome = await self._tools.check(effect)
+            elif type(effect) is ReadAnswer:
+                outcome = cast("Shaping", shaping).read(effect.written)
             else:
                 outcome = await self._tools.wait()
 

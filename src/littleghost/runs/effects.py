@@ -169,15 +169,15 @@ class Ending(Struct, frozen=True, kw_only=True):
         outcome: The run's outcome.
         text: The last answer's text, or what there was of it.
         error: What ended the run early.
-        answer: The answer in its type, in a tuple that is empty where there is none.
         pending: The calls that wait for answers.
+        answer: The answer in its type, in a tuple that is empty where there is none.
     """
 
     outcome: Outcome
     text: str = ""
     error: Exception | None = None
-    answer: tuple[Any, ...] = ()
     pending: tuple[ToolUse, ...] = ()
+    answer: tuple[Any, ...] = ()
 
 
 NOTHING = Notes()

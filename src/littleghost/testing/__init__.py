@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from littleghost.testing.faults import (
         FaultyStore as FaultyStore,
     )
+    from littleghost.testing.model_anthropic import (
+        AnthropicDialect as AnthropicDialect,
+    )
+    from littleghost.testing.model_bedrock import (
+        BedrockDialect as BedrockDialect,
+    )
     from littleghost.testing.model_chat import (
         ChatDialect as ChatDialect,
     )
@@ -77,6 +83,8 @@ _HOMES = {
     "littleghost.models.scripted": ("FunctionModel", "ScriptError", "ScriptedModel"),
     "littleghost.testing.conformance": ("Clause", "ClauseFailure", "Report"),
     "littleghost.testing.faults": ("FaultyStore",),
+    "littleghost.testing.model_anthropic": ("AnthropicDialect",),
+    "littleghost.testing.model_bedrock": ("BedrockDialect",),
     "littleghost.testing.model_chat": ("ChatDialect",),
     "littleghost.testing.model_dialect": ("Dialect", "Said", "Seen"),
     "littleghost.testing.model_gemini": ("GeminiDialect",),
