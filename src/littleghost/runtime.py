@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 from littleghost import data, transcript
@@ -27,6 +26,7 @@ from littleghost.runs.journal import NoJournal, SessionJournal
 from littleghost.runs.limits import RunLimits, check_bound, deadline_for
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
+from littleghost.runs.underway import Underway, UnderwayRun, held
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -38,23 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["RunStream", "Runtime"]
 
 Busy = Literal["wait", "raise"]
-_inside: ContextVar[tuple[_Hold, ...]] = ContextVar("littleghost_inside", default=())
-"""The runs that the current code is part of, outermost first."""
-
 _SAYABLE = frozenset({Text, Image, Document})
 
 QUEUE = 1000
 """Events that may wait for a reader before the model is made to wait."""
-
-
-class _Hold:
-    """A session that a run has for itself, as long as it lasts."""
-
-    def __init__(self, store: SessionStore, key: tuple[str | None, str]) -> None:
-        self.store, self.key, self.active = store, key, True
-
-    def end(self) -> None:
-        self.active = False
 
 
 class Runnable(Protocol):
@@ -218,10 +205,12 @@ class Runtime:
         self._workspace = workspace
         self._sandbox = sandbox
         self._models: dict[str, Model] = {}
-        self._owned = AsyncExitStack()
+        self._owned: AsyncExitStack | None = None
         self._opening = asyncio.Lock()
         self._shared: tuple[Workspace | None, Sandbox | None] | None = None
+        self._underway = Underway()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,12 +219,33 @@ class Runtime:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close what the runtime owns: the products of factories, and the models it made from strings."""
+        """Cancel the runs that are under way, wait until they have settled what was open, and close what the runtime owns.
+
+        What it owns are the products of factories, and the models it made from strings. New runs are refused from the first moment. Whoever
+        calls this again waits too. Called from within one of the runtime's own runs, such as by a tool, it cannot wait, for it would wait
+        for itself: it begins the closing, which ends after that run has, and returns.
+
+        Raises:
+            Exception: What closing one of those things raised; the others have been closed all the same.
+        """
         self._closed = True
+        if self._closing is None and (self._underway or self._models or self._owned is not None):
+            self._closing = asyncio.create_task(self._close())
+        if self._closing is not None and not self._underway.around():
+            await undisturbed(self._closing)
+
+    async def _close(self) -> None:
+        await self._underway.end("the runtime was closed")
         for model in self._models.values():
-            self._owned.push_async_callback(model.aclose)
+            self._own().push_async_callback(model.aclose)
         self._models = {}
-        await self._owned.aclose()
+        await self._own().aclose()
+
+    def _own(self) -> AsyncExitStack:
+        """Return what closes the things that the runtime owns."""
+        if self._owned is None:
+            self._owned = AsyncExitStack()
+        return self._owned
 
     @property
     def session_store(self) -> SessionStore:
@@ -247,8 +257,10 @@ class Runtime:
         if self._store is None:
             if self._given_store is None:
                 raise ConfigurationError("a session_id needs a store; give Runtime(session_store=…) one")
+            if self._closed:
+                raise ConfigurationError("the runtime is closed")
             store = cast("Callable[[], SessionStore]", self._given_store)()
-            self._owned.push_async_callback(store.aclose)
+            self._own().push_async_callback(store.aclose)
             self._store = store
         return self._store
 
@@ -404,9 +416,11 @@ class Runtime:
         async with AsyncExitStack() as stack:
             if cancellation is not None:
                 stack.callback(token.detach)
+            underway = stack.enter_context(self._underway.begin(token))
             if session is not None:
                 with stoppable(token):
-                    await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+                    left = None if deadline is None else deadline.remaining()
+                    await self._hold(stack, session, underway, busy, left)
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
@@ -457,14 +471,12 @@ class Runtime:
             self._models[model] = resolve_model(model)
         return self._models[model]
 
-    async def _hold(self, stack: AsyncExitStack, session: Session, busy: Busy, seconds: float | None) -> None:
+    async def _hold(
+        self, stack: AsyncExitStack, session: Session, run: UnderwayRun, busy: Busy, seconds: float | None
+    ) -> None:
         """Become the one run of ``session``: in this store instance, and across processes where the store has leases."""
-        store, started = session.store, time.monotonic()
-        inside = _inside.get()
-        if any(
-            hold.active and hold.store is store and hold.key == (session.actor_id, session.id)
-            for hold in inside
-        ):
+        store, started, key = session.store, time.monotonic(), (session.actor_id, session.id)
+        if held(store, key):
             raise SessionBusyError(
                 f"session {session.id!r} is in use by the very run that asks for it; a tool can ask in another session",
                 id=session.id,
@@ -475,9 +487,7 @@ class Runtime:
         if "leases" in store.capabilities:
             left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
             await stack.enter_async_context(session.lease(timeout=left))
-        hold = _Hold(store, (session.actor_id, session.id))
-        stack.callback(hold.end)
-        stack.callback(_inside.reset, _inside.set((*inside, hold)))
+        run.holds = store, key
 
     async def _with_places(self, stack: AsyncExitStack, context: RunContext[Any]) -> RunContext[Any]:
         """Return ``context`` with the workspace and the sandbox of the run."""
@@ -490,7 +500,7 @@ class Runtime:
         else:
             async with self._opening:
                 if self._shared is None:
-                    self._shared = await _open(self._owned, self._shared_workspace(), self._sandbox)
+                    self._shared = await _open(self._own(), self._shared_workspace(), self._sandbox)
             workspace, sandbox = self._shared
         return context.inside(workspace, sandbox)
 

@@ -552,7 +552,7 @@ class Runtime:
         self.close()
 
     def close(self) -> None:
-        """Close what the runtime owns."""
+        """Do what `littleghost.Runtime.aclose` does; runs that other threads wait for end as cancelled."""
         portal.call(self._runtime.aclose)
 
     def session(
