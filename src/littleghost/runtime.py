@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
+import msgspec
+
 from littleghost import data, transcript
 from littleghost.cancellation import CancellationToken
 from littleghost.content import Document, Image, Text
@@ -24,6 +26,7 @@ from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import NoJournal, SessionJournal
 from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.runs.underway import Underway, UnderwayRun, held
@@ -442,9 +445,16 @@ class Runtime:
                     )
                 book.messages = await session.journal()
                 context.state = await session.state()
+                metadata = await session.metadata()
+                book.notes = book.noted = Notes.read(metadata)
                 journal = SessionJournal(
-                    session, len(book.messages), data.pack_object(context.state, "state")
+                    session,
+                    len(book.messages),
+                    data.pack_object(context.state, "state"),
+                    metadata,
+                    book.notes,
                 )
+                book.notes = _introduced(book.notes, agent.name, resumed=new is None)
             context = await self._with_places(stack, context)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
@@ -545,6 +555,22 @@ async def _tools(
     if twice:
         raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
     return tools
+
+
+def _introduced(notes: Notes, agent: str, *, resumed: bool) -> Notes:
+    """Return ``notes`` as the next commit writes them: the session has a life, and the agent its name.
+
+    Raises:
+        ConfigurationError: Another agent's run is to go on.
+    """
+    if resumed and notes.agent is not None and notes.agent != agent:
+        raise ConfigurationError(
+            f"agent {agent!r} cannot go on with a run of agent {notes.agent!r}; resume it with an agent of that name"
+        )
+    name = None if agent == DEFAULT_AGENT else agent
+    if notes.life is not None and notes.agent == name:
+        return notes
+    return msgspec.structs.replace(notes, life=notes.life or os.urandom(8).hex(), agent=name)
 
 
 def _new_message(message: Any) -> Message:

@@ -72,6 +72,7 @@ class Driver:
             tools,
             context=context,
             run_id=run_id,
+            life=book.notes.life,
             state=self._state,
             emitter=emitter,
             stopping=self._stopping,
@@ -154,15 +155,18 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stopping.error is not None:
             raise self._stopping.error
-        state = self._state.packed
+        state, notes = self._state.packed, self._book.notes
         try:
-            position, event = await self._journal.commit(messages, state)
+            position, event = await self._journal.commit(messages, state, notes)
         except asyncio.CancelledError:
             self._stopping.note()
             if not self._committed:
                 raise
-            position, event = await undisturbed(self._journal.commit(messages, state), self._stopping.note)
+            position, event = await undisturbed(
+                self._journal.commit(messages, state, notes), self._stopping.note
+            )
         self._committed = True
+        self._book.noted = notes
         if event is not None:
             self._emitter.emit(event)
         return position

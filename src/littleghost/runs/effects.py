@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import DeadlineExceeded, LimitExceededError, RunCancelled
 from littleghost.message import Message
+from littleghost.runs.notes import Notes
 from littleghost.usage import Usage
 
 __all__ = ["Ending", "ToolTraits"]
@@ -28,7 +29,7 @@ class ToolTraits(Struct, frozen=True, gc=False):
 
 
 class CommitMessages(Struct, frozen=True, gc=False):
-    """Store these messages, and the state as it is now. The outcome is the number of stored messages before them."""
+    """Store these messages, with the state and the book's notes as they are now. The outcome is how many messages were stored before."""
 
     messages: tuple[Message, ...]
 
@@ -91,14 +92,22 @@ class Ending(Struct, frozen=True, kw_only=True):
     error: Exception | None = None
 
 
+NOTHING = Notes()
+
+
 class Book(Struct, kw_only=True):
-    """What a run counts, and the conversation as it knows it, reasoning included."""
+    """What a run counts, and the conversation as it knows it, reasoning included.
+
+    ``notes`` are what the next commit writes, ``noted`` what the last one wrote: the same object where nothing has changed.
+    """
 
     messages: list[Message]
     usage: Usage = field(default_factory=Usage)
     steps: int = 0
     tool_calls: int = 0
     text: str = ""
+    notes: Notes = NOTHING
+    noted: Notes = NOTHING
 
 
 Machine = Generator[Effect, Any, Ending]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from littleghost import data, events, transcript
 from littleghost.message import Message, pack_messages, pack_plain
+from littleghost.runs.notes import Notes
 from littleghost.sessions.session import Session
 
 __all__ = ["Journal", "NoJournal", "SessionJournal"]
@@ -15,30 +16,48 @@ __all__ = ["Journal", "NoJournal", "SessionJournal"]
 class Journal(Protocol):
     """Where a run's messages go, one commit at a time."""
 
-    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
-        """Store ``messages`` and the packed ``state``; return the number of messages stored before, and what to tell listeners."""
+    async def commit(
+        self, messages: Sequence[Message], state: bytes, notes: Notes
+    ) -> tuple[int, events.Committed | None]:
+        """Store ``messages``, the packed ``state`` and the notes; return how many were stored before, and what to tell listeners."""
         ...
 
 
 class SessionJournal:
-    """Commits to a session."""
+    """Commits to a session.
 
-    def __init__(self, session: Session, count: int, state: bytes) -> None:
+    Args:
+        session: The session, loaded.
+        count: How many messages it has.
+        state: Its state, packed.
+        metadata: Its metadata, the library's notes included.
+        notes: Those notes.
+    """
+
+    def __init__(
+        self, session: Session, count: int, state: bytes, metadata: Mapping[str, Any], notes: Notes
+    ) -> None:
         self._session = session
         self._count = count
         self._state = state
+        self._metadata = metadata
+        self._notes: Notes = notes
 
-    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
-        """Append to the session, guarded by the revision it knows."""
+    async def commit(
+        self, messages: Sequence[Message], state: bytes, notes: Notes
+    ) -> tuple[int, events.Committed | None]:
+        """Append to the session, guarded by the revision it knows; state and metadata are given where they changed."""
         kept = transcript.sanitise(messages)
         position = self._count
+        changed: dict[str, Any] = {}
         if state != self._state:
-            commit = await self._session.append(kept, state=data.unpack(state))
-        elif kept:
-            commit = await self._session.append(kept)
-        else:
+            changed["state"] = data.unpack(state)
+        if notes is not self._notes:
+            changed["metadata"] = notes.written(self._metadata)
+        if not kept and not changed:
             return position, None
-        self._count, self._state = position + len(kept), state
+        commit = await self._session.append(kept, **changed)
+        self._count, self._state, self._notes = position + len(kept), state, notes
         return position, events.Committed(count=commit.count, revision=commit.revision)
 
 
@@ -48,7 +67,9 @@ class NoJournal:
     def __init__(self) -> None:
         self._count = 0
 
-    async def commit(self, messages: Sequence[Message], state: bytes) -> tuple[int, events.Committed | None]:
+    async def commit(
+        self, messages: Sequence[Message], state: bytes, notes: Notes
+    ) -> tuple[int, events.Committed | None]:
         """Count."""
         for message in messages:
             if message.role not in ("assistant", "tool") and pack_plain((message,)) is None:

@@ -10,7 +10,7 @@ from littleghost import data
 from littleghost.cancellation import Deadline
 from littleghost.errors import ConfigurationError
 
-__all__ = ["RunLimits"]
+__all__ = ["RunLimits", "Spent"]
 
 
 class RunLimits(Struct, frozen=True, kw_only=True):
@@ -36,6 +36,24 @@ class RunLimits(Struct, frozen=True, kw_only=True):
                 whole=name != "wall_time",
                 least=0 if name == "tool_calls" else 1,
             )
+
+
+class Spent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What runs have used so far.
+
+    Attributes:
+        turns: Model calls.
+        tool_calls: Tool calls.
+        tokens: Tokens of all model calls.
+        cost: US dollars.
+        wall_time: Seconds.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    wall_time: float = 0.0
 
 
 def check_bound(value: Any, name: str, *, whole: bool, least: int = 1) -> None:

@@ -35,6 +35,7 @@ class ToolCalls:
         tools: The tools there are.
         context: What they learn of the run.
         run_id: The run.
+        life: The session's life, where there is a session.
         state: What they read and change.
         emitter: Whom to tell.
         stopping: What cuts the wait for them short.
@@ -46,6 +47,7 @@ class ToolCalls:
         *,
         context: RunContext[Any],
         run_id: str,
+        life: str | None,
         state: KeptState,
         emitter: Emitter,
         stopping: Stopping,
@@ -53,6 +55,7 @@ class ToolCalls:
         self._tools = {tool.name: tool for tool in tools}
         self._context = context
         self._run_id = run_id
+        self._life = life
         self._state = state
         self._emitter = emitter
         self._stopping = stopping
@@ -74,7 +77,8 @@ class ToolCalls:
     def _key(self, position: int, call: ToolUse) -> str:
         """Return what names this call, and no other, across resumes."""
         where = self._context.session_id if self._context.session_id is not None else self._run_id
-        return hashlib.sha256(data.pack([self._context.actor_id, where, position, call.id])).hexdigest()
+        named = [self._context.actor_id, where, self._life, position, call.id]
+        return hashlib.sha256(data.pack(named)).hexdigest()
 
     async def _run_tool(self, tool: Tool, call: ToolUse, key: str) -> ToolResult:
         seen = b""

@@ -193,7 +193,11 @@ class Session:
         return data.unpack((await self._read()).state)
 
     async def metadata(self) -> dict[str, Any]:
-        """Return the stored metadata, or the constructor's for a new session."""
+        """Return the stored metadata, or the constructor's for a new session.
+
+        Under ``littleghost`` runs keep what they have to know of the session. Who writes metadata, which is always written whole, should
+        change what this returns and leave that key in it: without it, an answer to a waiting call, a budget and the like are forgotten.
+        """
         return data.unpack((await self._read()).metadata)
 
     async def tail(self, *, limit: int, before: int | None = None) -> Page[Message]:

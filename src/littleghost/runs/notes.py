@@ -1,0 +1,86 @@
+"""What the library keeps about a session, in the session's metadata under one key of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from littleghost import transcript
+from littleghost.errors import ProtocolError
+from littleghost.runs.limits import Spent
+
+__all__ = ["Answer", "Notes"]
+
+DEFAULT_AGENT = "agent"
+"""The name of an agent that was given none. It is not noted, and so agrees with every other."""
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person answered to a call that waited.
+
+    Attributes:
+        approved: Whether the call may run.
+        arguments: JSON text of those that take the place of the model's, or ``None``. Text, so that what nests to the limit
+            of stored values nests no deeper here.
+        reason: Why not.
+    """
+
+    approved: bool = True
+    arguments: str | None = None
+    reason: str | None = None
+
+
+class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run must know of the session beside its messages and state. Written with a commit, and only when it changed.
+
+    To note something, put a changed copy (`msgspec.structs.replace`) in ``book.notes``; the next commit writes it. Add a field with
+    a default for what another part of the library has to keep. What newer versions noted is kept.
+
+    Attributes:
+        life: A random name that the session got with the first commit of a run, so that one which was deleted and begun anew is
+            another one.
+        agent: The name of the agent that runs here, unless it is the default one.
+        trace: The ``traceparent`` that later runs belong to.
+        approvals: By the position of the assistant message and the id of the call; kept until all its calls have results.
+        waiting: In the same way, the calls that a tool's own work waits for, as JSON text.
+        spent: What runs with a `Budget` have used.
+        summary: What takes the place of older messages when the model is asked.
+    """
+
+    life: str | None = None
+    agent: str | None = None
+    trace: str | None = None
+    approvals: dict[str, dict[str, Answer]] = field(default_factory=dict[str, dict[str, Answer]])
+    waiting: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    spent: Spent | None = None
+    summary: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, Any]) -> Self:
+        """Return the notes in a session's metadata.
+
+        Raises:
+            ProtocolError: What lies under the library's key is not the library's.
+        """
+        found = metadata.get(transcript.MARK)
+        if found is None:
+            return cls()
+        try:
+            return msgspec.convert(found, cls)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(
+                f"metadata.{transcript.MARK}: {error}; this key of a session's metadata belongs to the library"
+            ) from error
+
+    def written(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``metadata`` with these notes in it, and everything else as it was."""
+        found: Any = metadata.get(transcript.MARK) or {}
+        others = {
+            key: value
+            for key, value in cast("dict[str, Any]", found).items()
+            if key not in self.__struct_fields__
+        }
+        return {**metadata, transcript.MARK: {**others, **msgspec.to_builtins(self)}}
