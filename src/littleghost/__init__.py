@@ -164,6 +164,9 @@ if TYPE_CHECKING:
         Committed as Committed,
     )
     from littleghost.events import (
+        Compacted as Compacted,
+    )
+    from littleghost.events import (
         Event as Event,
     )
     from littleghost.events import (
@@ -234,6 +237,9 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.runs.compaction import (
+        Compaction as Compaction,
     )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
@@ -478,6 +484,7 @@ _HOMES = {
     ),
     "events": (
         "Committed",
+        "Compacted",
         "Event",
         "ModelEnded",
         "ModelEvent",
@@ -500,6 +507,7 @@ _HOMES = {
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),
+    "runs.compaction": ("Compaction",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
     "runtime": ("RunStream", "Runtime"),

@@ -12,6 +12,7 @@ from littleghost.errors import ConfigurationError
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.portal import portal
+from littleghost.runs.compaction import Compaction
 from littleghost.runs.limits import RunLimits
 from littleghost.runs.run import Run
 from littleghost.runtime import Runtime
@@ -31,6 +32,7 @@ class Agent:
         instructions: What the model is told first, or a function from the run's context to it.
         tools: Tools, toolsets, and functions, which become tools as by `tool`.
         limits: What a run may use.
+        compaction: How a conversation is shown that becomes too long for the model; whole unless given.
         settings: Options for the model's provider, passed on as they are, such as ``{"temperature": 0}``.
         name: What it is called in spans.
 
@@ -39,7 +41,7 @@ class Agent:
         DataError: ``settings`` is no JSON object.
     """
 
-    __slots__ = ("_instructions", "_limits", "_model", "_name", "_settings", "_tools")
+    __slots__ = ("_compaction", "_instructions", "_limits", "_model", "_name", "_settings", "_tools")
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Agent:
         instructions: str | Callable[[RunContext[Any]], str] | None = None,
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         limits: RunLimits | None = None,
+        compaction: Compaction | None = None,
         settings: Mapping[str, Any] | None = None,
         name: str = "agent",
     ) -> None:
@@ -61,7 +64,10 @@ class Agent:
             raise ConfigurationError("tools must be a list of tools, toolsets and functions")
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
+        if compaction is not None and not isinstance(compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"compaction must be Compaction(…), not {data.kind(compaction)}")
         self._model = model
+        self._compaction = compaction
         self._instructions = instructions
         self._tools = tuple(_as_tool(item) for item in tools)
         names = [item.name for item in self._tools if isinstance(item, Tool)]
@@ -96,6 +102,11 @@ class Agent:
     def limits(self) -> RunLimits:
         """What a run may use."""
         return self._limits
+
+    @property
+    def compaction(self) -> Compaction | None:
+        """How a long conversation is shown to the model."""
+        return self._compaction
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from littleghost.events import Event
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
+from littleghost.runs.compaction import Compaction
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
@@ -78,6 +79,11 @@ class Runnable(Protocol):
     @property
     def settings(self) -> Mapping[str, Any]:
         """Options for the model's provider."""
+        ...
+
+    @property
+    def compaction(self) -> Compaction | None:
+        """How a long conversation is shown to the model."""
         ...
 
 
@@ -410,7 +416,10 @@ class Runtime:
         check_bound(timeout, "timeout", whole=False)
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
-        model = self._model(agent.model)
+        model, compaction = self._model(agent.model), agent.compaction
+        summariser = None
+        if compaction is not None and compaction.model is not None:
+            summariser = self._model(compaction.model)
         session = None if session_id is None else self.session(session_id, actor_id=actor_id)
         run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
@@ -471,6 +480,8 @@ class Runtime:
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
+                compaction=compaction,
+                summariser=summariser,
             )
             return await driver.drive(new, resumed=new is None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from littleghost import data, events, telemetry
 from littleghost.cancellation import Deadline
@@ -17,7 +17,7 @@ from littleghost.errors import (
 )
 from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
-from littleghost.runs.effects import CallModel, Failed, Interrupted
+from littleghost.runs.effects import CallModel, Failed, Interrupted, Summarise
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.tools.contract import Tool
@@ -40,6 +40,7 @@ class ModelCalls:
         deadline: When the run must have ended.
         emitter: Whom to tell.
         stopping: What cuts a call short.
+        purpose: What it is called for. What it writes in a ``summary`` is not passed on.
     """
 
     def __init__(
@@ -52,29 +53,33 @@ class ModelCalls:
         deadline: Deadline | None,
         emitter: Emitter,
         stopping: Stopping,
+        purpose: Literal["answer", "summary"] = "answer",
     ) -> None:
         self._model = model
+        self._purpose: Literal["answer", "summary"] = purpose
         told = data.check_text(instructions, "instructions") if instructions else ""
         self._instructions = [Message.system(told)] if told else []
         self._settings = dict(settings)
-        self._specs = tuple(
+        self.specs = tuple(
             [ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools]
         )
         self._deadline = deadline
         self._emitter = emitter
         self._stopping = stopping
 
-    async def call(self, effect: CallModel) -> Any:
+    async def call(self, effect: CallModel | Summarise) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
         deadline = self._deadline
         request = ModelRequest(
             messages=[*self._instructions, *effect.messages],
-            tools=self._specs,
+            tools=self.specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
         )
         heard: list[str] = []
-        self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
+        self._emitter.emit(
+            events.ModelStarted(step=effect.step, model=self._model.name, purpose=self._purpose)
+        )
         try:
             with telemetry.span(
                 f"chat {self._model.name}",
@@ -89,7 +94,7 @@ class ModelCalls:
                 span.set("gen_ai.usage.output_tokens", answer.usage.output_tokens)
                 return answer
         except Stopped:
-            return Interrupted(cast("Exception", self._stopping.error), "".join(heard))
+            return Interrupted(cast("Exception", self._stopping.error), self._written(heard))
         except (ConfigurationError, StoreError):
             raise
         except KeyboardInterrupt:
@@ -100,8 +105,12 @@ class ModelCalls:
             if not isinstance(error, Exception):
                 fault = ModelError(f"{self._model.name} failed ({type(error).__name__})")
                 fault.__cause__ = error
-                return Failed(fault, "".join(heard))
-            return Failed(error, "".join(heard))
+                return Failed(fault, self._written(heard))
+            return Failed(error, self._written(heard))
+
+    def _written(self, heard: list[str]) -> str:
+        """Return what there is of an answer; half a summary is nothing."""
+        return "".join(heard) if self._purpose == "answer" else ""
 
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
@@ -120,7 +129,7 @@ class ModelCalls:
                     heard.append(event.text)
                 elif type(event) is events.Retrying:
                     heard.clear()
-                if self._emitter.heard:
+                if self._emitter.heard and (self._purpose == "answer" or type(event) is events.Retrying):
                     self._emitter.emit(event)
                     await self._emitter.ready()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,18 @@ from littleghost import data, events, telemetry, transcript
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.runs.calling import ModelCalls
-from littleghost.runs.effects import Book, CallModel, CommitMessages, Emit, Ending, StartTools, ToolTraits
+from littleghost.runs.compaction import Compaction, View, fixed_size, window_of
+from littleghost.runs.effects import (
+    Book,
+    CallModel,
+    CommitMessages,
+    Emit,
+    Ending,
+    Failed,
+    StartTools,
+    Summarise,
+    ToolTraits,
+)
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import Journal
 from littleghost.runs.limits import RunLimits
@@ -22,6 +34,8 @@ from littleghost.runs.tooling import ToolCalls
 from littleghost.tools.contract import RunContext, Tool
 
 __all__ = ["Driver"]
+
+log = logging.getLogger("littleghost")
 
 
 class Driver:
@@ -46,6 +60,8 @@ class Driver:
         limits: RunLimits,
         granularity: Any,
         emitter: Emitter,
+        compaction: Compaction | None = None,
+        summariser: Model | None = None,
     ) -> None:
         self._run_id = run_id
         self._agent = agent
@@ -68,6 +84,25 @@ class Driver:
             emitter=emitter,
             stopping=self._stopping,
         )
+        self._view: View | None = None
+        if compaction is not None:
+            writer = summariser or model
+            self._view = View(
+                compaction,
+                window=window_of(compaction, model),
+                summary_window=None if writer is model else writer.context_window,
+                fixed=fixed_size(instructions, self._model.specs),
+            )
+            self._summaries = ModelCalls(
+                writer,
+                instructions=compaction.instructions,
+                settings={},
+                tools=(),
+                deadline=context.deadline,
+                emitter=emitter,
+                stopping=self._stopping,
+                purpose="summary",
+            )
         self._tools = ToolCalls(
             tools,
             context=context,
@@ -133,7 +168,9 @@ class Driver:
         return run
 
     async def _turns(self, new: Message | None) -> Ending:
-        machine = turns(self._book, new, self._traits, self._limits, granularity=self._granularity)
+        machine = turns(
+            self._book, new, self._traits, self._limits, granularity=self._granularity, view=self._view
+        )
         outcome: Any = None
         while True:
             try:
@@ -146,6 +183,10 @@ class Driver:
                 outcome = await self._commit(effect.messages)
             elif type(effect) is CallModel:
                 outcome = await self._model.call(effect)
+            elif type(effect) is Summarise:
+                outcome = await self._summaries.call(effect)
+                if type(outcome) is Failed:
+                    log.warning("a summary could not be written: %s", type(outcome.error).__name__)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
             else:

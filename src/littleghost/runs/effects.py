@@ -41,6 +41,13 @@ class CallModel(Struct, frozen=True, gc=False):
     step: int
 
 
+class Summarise(Struct, frozen=True, gc=False):
+    """Have these messages summarised, before the model call ``step``. The outcome is that of `CallModel`."""
+
+    messages: list[Message]
+    step: int
+
+
 class StartTools(Struct, frozen=True, gc=False):
     """Start these calls, side by side. ``position`` is where their answer lies in the store. The outcome is ``None``."""
 
@@ -58,7 +65,7 @@ class Emit(Struct, frozen=True, gc=False):
     event: Any
 
 
-Effect = CommitMessages | CallModel | StartTools | AwaitTool | Emit
+Effect = CommitMessages | CallModel | Summarise | StartTools | AwaitTool | Emit
 
 # Outcomes
 

@@ -28,6 +28,7 @@ from littleghost.errors import (
 from littleghost.events import ModelEnded, ToolCallReady, UsageReported
 from littleghost.message import Message
 from littleghost.runs.calls import Calls
+from littleghost.runs.compaction import View
 from littleghost.runs.effects import (
     Book,
     CallModel,
@@ -53,6 +54,7 @@ def turns(
     limits: RunLimits,
     *,
     granularity: Literal["call", "batch"] = "call",
+    view: View | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
 
@@ -62,6 +64,7 @@ def turns(
         tools: The tools there are.
         limits: What the run may use.
         granularity: How finely results are committed.
+        view: What the model is shown of a long conversation; all of it unless given.
     """
     calls = Calls(book, tools, limits, granularity)
     stopped = yield from calls.settle()
@@ -77,7 +80,10 @@ def turns(
         if reached is not None:
             return Ending(outcome="partial", text=book.text, error=reached)
         book.steps += 1
-        answer = yield CallModel(transcript.for_model(book.messages), book.steps)
+        if view is None:
+            answer = yield CallModel(transcript.for_model(book.messages), book.steps)
+        else:
+            answer = yield from view.call(book, lambda: _limit(book, limits))
         if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
