@@ -369,6 +369,20 @@ async def test_instructions_within_the_conversation_are_shown_as_they_are() -> N
     assert HEADING in library.asked[-1][2].text
 
 
+async def test_no_summary_is_made_that_would_gain_next_to_nothing() -> None:
+    library = Library(pages=5)
+
+    @tool(name="page")
+    def short(number: int) -> str:
+        """One page."""
+        return "short"
+
+    told = "x" * int(WINDOW * 0.85 * 4)
+    run = await Agent(library.model, instructions=told, tools=[short], compaction=plan()).ask("Read.")
+    assert (run.outcome, run.steps) == ("completed", 6)
+    assert library.summaries == [], "one for each step"
+
+
 async def test_the_window_is_the_model_s_where_it_says_so() -> None:
     library = Library()
     library.model.context_window = WINDOW
