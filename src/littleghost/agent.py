@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from littleghost import data
 from littleghost.cancellation import CancellationToken
+from littleghost.delegation import AgentTool
 from littleghost.errors import ConfigurationError
 from littleghost.message import Message
 from littleghost.models.contract import Model
@@ -116,6 +117,35 @@ class Agent:
     def __repr__(self) -> str:
         model = self._model if isinstance(self._model, str) else self._model.name
         return f"Agent({model!r}, name={self._name!r}, tools={len(self._tools)})"
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        input: Any = None,
+        timeout: float | None = None,
+        max_depth: int = 3,
+    ) -> AgentTool:
+        """Return a tool with which another agent gives this one a task. It sees nothing of the other's conversation, only the task.
+
+        It works in a session of its own, in the same store, for the same actor; where the other agent's run stores nothing, neither does
+        this. `deps`, workspace, sandbox, cancellation and deadline are those of the other's run, and what it uses counts there.
+
+        Args:
+            name: The tool's name; made from the agent's unless given.
+            description: What the agent can do, for the model that decides whom to ask.
+            input: A type with fields (a dataclass, a `TypedDict`, a msgspec struct) that the task must have. The agent is told its JSON.
+                Unless given there is one field, ``task``, a text.
+            timeout: Seconds a call may take.
+            max_depth: How many agents may be at work inside each other.
+
+        Raises:
+            ConfigurationError: Something cannot be used as what it was given for.
+        """
+        return AgentTool(
+            self, name=name, description=description, input=input, timeout=timeout, max_depth=max_depth
+        )
 
     async def ask(
         self,

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import msgspec
@@ -26,7 +27,7 @@ from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.journal import NoJournal, SessionJournal
-from littleghost.runs.limits import RunLimits, check_bound, deadline_for
+from littleghost.runs.limits import RunLimits, check_bound, deadline_for, rest_of
 from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
@@ -85,6 +86,23 @@ class Runnable(Protocol):
     def compaction(self) -> Compaction | None:
         """How a long conversation is shown to the model."""
         ...
+
+
+class _Outer:
+    """The tool call that another agent's run is inside of."""
+
+    def __init__(self, context: RunContext[Any], book: Book) -> None:
+        self.context, self._book = context, book
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what tells whose session the inner run's is."""
+        return {
+            transcript.MARK: {"parent": {"session": self.context.session_id, "call": self.context.call_id}}
+        }
+
+    def count(self, inner: Book) -> None:
+        """Count what the inner run has used."""
+        self._book.usage += inner.usage
 
 
 class RunStream:
@@ -279,6 +297,32 @@ class Runtime:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self.session_store, actor_id=actor_id, metadata=metadata)
 
+    async def delete_session(self, id: object, *, actor_id: object = None) -> bool:
+        """Delete a session, and before it those in which agents have worked as tools for it. It needs the store's list of sessions.
+
+        Returns:
+            Whether there was such a session.
+
+        Raises:
+            UnsupportedError: The store keeps no list of sessions, or cannot delete.
+        """
+        session = self.session(id, actor_id=actor_id)
+        inner: dict[Any, list[str]] = {}
+        cursor: str | None = None
+        while True:
+            page = await session.store.sessions(actor_id=session.actor_id, cursor=cursor)
+            for info in page.items:
+                inner.setdefault(_parent(info.metadata), []).append(info.id)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        doomed = [session.id]
+        for name in doomed:
+            doomed += inner.get(name, [])
+        for name in reversed(doomed[1:]):  # so that whoever is interrupted can begin again
+            await session.store.delete(name, actor_id=session.actor_id)
+        return await session.delete()
+
     async def ask(
         self,
         agent: Runnable,
@@ -407,6 +451,7 @@ class Runtime:
         deps: Any,
         limits: RunLimits | None,
         channel: Channel | None = None,
+        outer: _Outer | None = None,
     ) -> Run:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
@@ -420,7 +465,10 @@ class Runtime:
         summariser = None
         if compaction is not None and compaction.model is not None:
             summariser = self._model(compaction.model)
-        session = None if session_id is None else self.session(session_id, actor_id=actor_id)
+        session = None
+        if session_id is not None:
+            metadata = None if outer is None else outer.metadata()
+            session = self.session(session_id, actor_id=actor_id, metadata=metadata)
         run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
         deadline = deadline_for(timeout, chosen)
@@ -446,9 +494,14 @@ class Runtime:
                 deadline=deadline,
             )
             book = Book(messages=[])
+            if outer is not None:
+                stack.callback(lambda: outer.count(book))
             journal: Any = NoJournal()
             if session is not None:
-                if new is None and await session.load() is None:
+                exists = await session.load() is not None
+                if exists and outer is not None:
+                    new = None  # an earlier attempt at this very call has said it
+                if new is None and not exists:
                     raise SessionNotFoundError(
                         f"there is no session {session.id!r} for this actor", id=session.id
                     )
@@ -464,7 +517,11 @@ class Runtime:
                     book.notes,
                 )
                 book.notes = _introduced(book.notes, agent.name, resumed=new is None)
-            context = await self._with_places(stack, context)
+            if outer is None:
+                context = await self._with_places(stack, context)
+            else:
+                context = context.within(outer.context)
+            context.delegate = partial(self._delegate, book, chosen)
             tools = await _tools(stack, agent.tools, context)
             instructions = agent.instructions
             driver = Driver(
@@ -484,6 +541,25 @@ class Runtime:
                 summariser=summariser,
             )
             return await driver.drive(new, resumed=new is None)
+
+    async def _delegate(
+        self, book: Book, limits: RunLimits, agent: Runnable, message: Message, context: RunContext[Any]
+    ) -> Run:
+        """Ask ``agent`` inside of a tool call, or go on with what it has begun for it, and count what it uses as the caller's."""
+        key = context.idempotency_key
+        stored = context.session_id is not None and key is not None
+        return await self._run(
+            agent,
+            message,
+            f"delegated-{key[:32]}" if stored and key is not None else None,
+            context.actor_id,
+            "wait",
+            None if context.deadline is None else max(1e-3, context.deadline.remaining()),
+            context.cancellation,
+            context.deps,
+            rest_of(agent.limits, limits, book.usage),
+            outer=_Outer(context, book),
+        )
 
     def _model(self, model: Model | str) -> Model:
         if not isinstance(model, str):
@@ -582,6 +658,13 @@ def _introduced(notes: Notes, agent: str, *, resumed: bool) -> Notes:
     if notes.life is not None and notes.agent == name:
         return notes
     return msgspec.structs.replace(notes, life=notes.life or os.urandom(8).hex(), agent=name)
+
+
+def _parent(metadata: Mapping[str, Any] | None) -> Any:
+    """Return the id of the session whose agent has used another one in the session with this metadata, or ``None``."""
+    notes = (metadata or {}).get(transcript.MARK)
+    parent: Any = cast("dict[str, Any]", notes).get("parent") if isinstance(notes, dict) else None
+    return cast("dict[str, Any]", parent).get("session") if isinstance(parent, dict) else None
 
 
 def _new_message(message: Any) -> Message:

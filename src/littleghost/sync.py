@@ -561,6 +561,10 @@ class Runtime:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self._runtime.session_store, actor_id=actor_id, metadata=metadata)
 
+    def delete_session(self, id: object, *, actor_id: object = None) -> bool:
+        """Do what `littleghost.Runtime.delete_session` does."""
+        return portal.call(self._runtime.delete_session, id, actor_id=actor_id)
+
     def ask(
         self,
         agent: runtime.Runnable,

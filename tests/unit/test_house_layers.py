@@ -39,6 +39,7 @@ LAYERS = """
     tools
     runs
     runtime
+    delegation
     agent
     sync
     littleghost

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from littleghost import data
 from littleghost.cancellation import Deadline
 from littleghost.errors import ConfigurationError
+from littleghost.usage import Usage
 
 __all__ = ["RunLimits", "Spent"]
 
@@ -75,3 +76,11 @@ def deadline_for(timeout: float | None, limits: RunLimits) -> Deadline | None:
     """Return the nearer of the caller's time-out and the limit on wall time."""
     bounds = [bound for bound in (timeout, limits.wall_time) if bound is not None]
     return Deadline(min(bounds)) if bounds else None
+
+
+def rest_of(inner: RunLimits, outer: RunLimits, used: Usage) -> RunLimits:
+    """Return the limits of a run inside of one that has ``used`` something of its own: it may have what is left at most."""
+    if outer.tokens is None:
+        return inner
+    left = max(1, outer.tokens - used.total_tokens)
+    return structs.replace(inner, tokens=left if inner.tokens is None else min(left, inner.tokens))

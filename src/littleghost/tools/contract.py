@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -39,6 +39,8 @@ class RunContext(Generic[Deps]):
         run_id: The run.
         call_id: The tool call, or ``None`` outside of one.
         idempotency_key: The same for this call after any number of resumes, to hand to an outside service; ``None`` outside of a call.
+        depth: How many runs this one is inside of, as that of an agent which another uses as a tool.
+        delegate: Runs another agent inside of this call, for `Agent.as_tool`; ``None`` outside of a run.
     """
 
     __slots__ = (
@@ -50,7 +52,9 @@ class RunContext(Generic[Deps]):
         "call_id",
         "cancellation",
         "deadline",
+        "delegate",
         "deps",
+        "depth",
         "idempotency_key",
         "run_id",
         "session_id",
@@ -71,6 +75,7 @@ class RunContext(Generic[Deps]):
         deadline: Deadline | None = None,
         call_id: str | None = None,
         idempotency_key: str | None = None,
+        depth: int = 0,
     ) -> None:
         self.deps = deps
         self._make_state: Callable[[], dict[str, Any]] = make_state or dict
@@ -84,6 +89,8 @@ class RunContext(Generic[Deps]):
         self.deadline = deadline
         self.call_id = call_id
         self.idempotency_key = idempotency_key
+        self.depth = depth
+        self.delegate: Callable[..., Coroutine[Any, Any, Any]] | None = None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -134,6 +141,12 @@ class RunContext(Generic[Deps]):
         """Return this context with a workspace and a sandbox."""
         return self._with(workspace, sandbox, self.call_id, self.idempotency_key)
 
+    def within(self, outer: RunContext[Any]) -> RunContext[Deps]:
+        """Return this context with the workspace and the sandbox of ``outer``, inside of which it is."""
+        inner = self.inside(outer._workspace, outer._sandbox)
+        inner.depth = outer.depth + 1
+        return inner
+
     def for_call(
         self, call_id: str, idempotency_key: str, state: Callable[[], dict[str, Any]]
     ) -> RunContext[Deps]:
@@ -148,7 +161,7 @@ class RunContext(Generic[Deps]):
         key: str | None,
         make_state: Callable[[], dict[str, Any]] | None = None,
     ) -> RunContext[Deps]:
-        return RunContext(
+        context = RunContext(
             deps=self.deps,
             state=self._state if make_state is None else None,
             make_state=make_state,
@@ -161,7 +174,10 @@ class RunContext(Generic[Deps]):
             deadline=self.deadline,
             call_id=call_id,
             idempotency_key=key,
+            depth=self.depth,
         )
+        context.delegate = self.delegate
+        return context
 
 
 class Tool(ABC):
