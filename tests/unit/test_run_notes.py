@@ -84,7 +84,7 @@ async def test_a_run_goes_on_with_an_agent_of_the_same_name() -> None:
     async with Runtime(session_store=store) as runtime:
         await runtime.ask(Agent(ScriptedModel(["Hello."]), name="shop"), "Hi.", session_id="s")
         assert (await notes(store))["agent"] == "shop"
-        with pytest.raises(ConfigurationError, match="'other'.*'shop'"):
+        with pytest.raises(ConfigurationError, match=r"'other'.*'shop'"):
             await runtime.resume(Agent(ScriptedModel([]), name="other"), session_id="s")
         assert (await runtime.resume(Agent(ScriptedModel([]), name="shop"), session_id="s")).text == "Hello."
         await runtime.ask(Agent(ScriptedModel(["Hello."])), "Hi.", session_id="s")

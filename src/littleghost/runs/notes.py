@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from littleghost import transcript
 from littleghost.errors import ProtocolError
@@ -53,8 +53,8 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     life: str | None = None
     agent: str | None = None
     trace: str | None = None
-    approvals: dict[str, dict[str, Answer]] = field(default_factory=dict[str, dict[str, Answer]])
-    waiting: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    approvals: dict[str, dict[str, Answer]] = {}
+    waiting: dict[str, dict[str, str]] = {}
     spent: Spent | None = None
     summary: dict[str, Any] | None = None
 
