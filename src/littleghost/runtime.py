@@ -312,7 +312,10 @@ class Runtime:
         while True:
             page = await session.store.sessions(actor_id=session.actor_id, cursor=cursor)
             for info in page.items:
-                inner.setdefault(_parent(info.metadata), []).append(info.id)
+                metadata = info.metadata
+                if metadata is None:  # the store does not tell it in lists
+                    metadata = await self.session(info.id, actor_id=session.actor_id).metadata()
+                inner.setdefault(_parent(metadata), []).append(info.id)
             cursor = page.cursor
             if cursor is None:
                 break

@@ -8,6 +8,7 @@ Run as a program it performs a list of scenarios, each in a process of its own t
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -149,9 +150,11 @@ def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedSto
     return Agent(ProbedModel(point), instructions="You order things.", tools=tools), store
 
 
-async def perform(folder: Path, how: str, point: Points, granularity: str) -> dict[str, Any]:
-    """Ask, or go on, and return what became of it."""
-    agent, store = make(folder, point, granularity)
+async def perform(
+    folder: Path, how: str, point: Points, granularity: str, scene: str = "scenario"
+) -> dict[str, Any]:
+    """Ask, or go on, and return what became of it. ``scene`` is the module whose agent is asked."""
+    agent, store = importlib.import_module(scene).make(folder, point, granularity)
     async with Runtime(session_store=store) as runtime:
         who = {"session_id": "s", "actor_id": "a"}
         if how == "resume":
@@ -178,7 +181,7 @@ def main() -> None:
             result.unlink(missing_ok=True)
             point = Points(job["at"], lambda: os.kill(os.getpid(), signal.SIGKILL))
             try:
-                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"]))
+                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["scene"]))
             except BaseException as error:
                 answer = {"outcome": f"{type(error).__name__}: {error}", "points": point.names}
             result.write_text(json.dumps(answer))

@@ -28,11 +28,13 @@ HOWS = ["task", "token", "deadline", "thread", "twice", "reader leaves"]
 class Attempt:
     """One run that is stopped at one point in one way."""
 
-    def __init__(self, folder: Path, how: str, at: int | None, granularity: str) -> None:
-        self.folder, self.how, self.granularity = folder, how, granularity
+    def __init__(
+        self, folder: Path, how: str, at: int | None, granularity: str, make: Callable[..., Any] = make
+    ) -> None:
+        self.folder, self.how, self.granularity, self.make = folder, how, granularity, make
         self.token = CancellationToken()
         self.points = Points(at, self._stop)
-        self.agent, self.store = make(folder, self.points, granularity)
+        self.agent, self.store = self.make(folder, self.points, granularity)
         self.run: Run | None = None
         self.raised: BaseException | None = None
 
@@ -137,7 +139,7 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
 
 
 async def go_on(attempt: Attempt) -> Run:
-    agent, store = make(attempt.folder, Points(None, print), attempt.granularity)
+    agent, store = attempt.make(attempt.folder, Points(None, print), attempt.granularity)
     async with Runtime(session_store=store) as runtime:
         if not await attempt.messages():
             run = await runtime.ask(agent, QUESTION, session_id="s", actor_id="a")

@@ -31,10 +31,12 @@ class Machine:
             text=True,
         )
 
-    def run(self, folder: str, how: str, at: int | None, granularity: str) -> dict[str, Any]:
+    def run(
+        self, folder: str, how: str, at: int | None, granularity: str, scene: str = "scenario"
+    ) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        job = {"folder": folder, "how": how, "at": at, "granularity": granularity}
+        job = {"folder": folder, "how": how, "at": at, "granularity": granularity, "scene": scene}
         print(json.dumps(job), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from littleghost import (
@@ -338,6 +339,22 @@ async def test_called_by_itself_it_asks_the_agent() -> None:
     assert await expert.call({"task": "2 + 2?"}, RunContext()) == "Four."
     with pytest.raises(ToolError, match="limit"):
         await expert.call({"task": "2 + 2?"}, RunContext(depth=3))
+
+
+async def test_a_store_whose_lists_hold_no_metadata_is_asked_for_it() -> None:
+    class Terse(MemoryStore):
+        async def sessions(self, **options: Any) -> Any:
+            page = await super().sessions(**options)
+            items = tuple(msgspec.structs.replace(info, metadata=None) for info in page.items)
+            return msgspec.structs.replace(page, items=items)
+
+    store = Terse()
+    expert = Agent(ScriptedModel(["Four."]), name="expert").as_tool()
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(Agent(ScriptedModel([give("2 + 2?"), "4"]), tools=[expert]), "Go", session_id="s")
+        assert len(await sessions(store)) == 2
+        assert await runtime.delete_session("s")
+    assert await sessions(store) == {}
 
 
 async def test_a_store_without_lists_says_so() -> None:
