@@ -247,7 +247,7 @@ if TYPE_CHECKING:
     from littleghost.runs.run import (
         Run as Run,
     )
-    from littleghost.runtime import (
+    from littleghost.runs.streaming import (
         RunStream as RunStream,
     )
     from littleghost.runtime import (
@@ -510,7 +510,8 @@ _HOMES = {
     "runs.compaction": ("Compaction",),
     "runs.limits": ("RunLimits",),
     "runs.run": ("Run",),
-    "runtime": ("RunStream", "Runtime"),
+    "runs.streaming": ("RunStream",),
+    "runtime": ("Runtime",),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
     "sandboxes.container": ("ContainerSandbox",),
     "sandboxes.contract": (

@@ -14,7 +14,8 @@ from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.portal import portal
 from littleghost.runs.compaction import Compaction
-from littleghost.runs.limits import RunLimits
+from littleghost.runs.hooks import Hooks
+from littleghost.runs.limits import Budget, RunLimits
 from littleghost.runs.run import Run
 from littleghost.runtime import Runtime
 from littleghost.tools.contract import RunContext, Tool, Toolset
@@ -34,15 +35,27 @@ class Agent:
         tools: Tools, toolsets, and functions, which become tools as by `tool`.
         limits: What a run may use.
         compaction: How a conversation is shown that becomes too long for the model; whole unless given.
+        budget: What all runs of a session may use together.
+        hooks: What the application does at the turning points of a run; the first is the outermost.
         settings: Options for the model's provider, passed on as they are, such as ``{"temperature": 0}``.
-        name: What it is called in spans.
+        name: What it is called in spans. A session remembers it, and a run of it goes on only with an agent of the same name.
 
     Raises:
         ConfigurationError: Something cannot be used as what it was given for, or two tools have one name.
         DataError: ``settings`` is no JSON object.
     """
 
-    __slots__ = ("_compaction", "_instructions", "_limits", "_model", "_name", "_settings", "_tools")
+    __slots__ = (
+        "_budget",
+        "_compaction",
+        "_hooks",
+        "_instructions",
+        "_limits",
+        "_model",
+        "_name",
+        "_settings",
+        "_tools",
+    )
 
     def __init__(
         self,
@@ -52,6 +65,8 @@ class Agent:
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         limits: RunLimits | None = None,
         compaction: Compaction | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
         settings: Mapping[str, Any] | None = None,
         name: str = "agent",
     ) -> None:
@@ -67,6 +82,13 @@ class Agent:
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
         if compaction is not None and not isinstance(compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"compaction must be Compaction(…), not {data.kind(compaction)}")
+        if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
+        self._hooks = tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)  # pyright: ignore[reportUnnecessaryIsInstance]
+        for hook in self._hooks:
+            if not isinstance(hook, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"hooks must be a list of Hooks, not of {data.kind(hook)}")
+        self._budget = budget
         self._model = model
         self._compaction = compaction
         self._instructions = instructions
@@ -108,6 +130,16 @@ class Agent:
     def compaction(self) -> Compaction | None:
         """How a long conversation is shown to the model."""
         return self._compaction
+
+    @property
+    def budget(self) -> Budget | None:
+        """What all runs of a session may use together."""
+        return self._budget
+
+    @property
+    def hooks(self) -> tuple[Hooks, ...]:
+        """What the application does at the turning points of a run."""
+        return self._hooks
 
     @property
     def settings(self) -> Mapping[str, Any]:

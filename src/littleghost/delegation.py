@@ -8,11 +8,11 @@ from typing import Any, cast
 import msgspec
 
 from littleghost import data
-from littleghost.errors import ConfigurationError, ToolError
+from littleghost.errors import ConfigurationError, ToolError, ToolValueError
 from littleghost.message import Message
 from littleghost.runs.run import Run
 from littleghost.runtime import Runnable, Runtime
-from littleghost.tools.contract import RunContext, Tool
+from littleghost.tools.contract import RunContext, Tool, ToolPending
 from littleghost.tools.function import schema_of
 
 __all__ = ["AgentTool"]
@@ -69,12 +69,19 @@ class AgentTool(Tool):
     def __repr__(self) -> str:
         return f"<agent as tool {self.name}>"
 
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return ``arguments`` checked and with their defaults, as JSON values."""
+        return msgspec.to_builtins(self._checked(arguments))
+
+    def _checked(self, arguments: dict[str, Any]) -> Any:
+        try:
+            return msgspec.convert(arguments, self._input)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise ToolValueError(f"invalid arguments: {error}") from error
+
     async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> Any:
         """Ask the agent, or go on with what it has begun for this call, and return its answer."""
-        try:
-            given = msgspec.convert(arguments, self._input)
-        except (msgspec.ValidationError, ValueError, RecursionError) as error:
-            raise ToolError(f"invalid arguments: {error}") from error
+        given = self._checked(arguments)
         if context.depth >= self._max_depth:
             raise ToolError(
                 f"The agent was not asked: {context.depth} agents are at work inside each other, and that is the limit."
@@ -91,6 +98,8 @@ class AgentTool(Tool):
 
     def _answer(self, run: Run) -> Any:
         """Return what a run came to, for the model that asked."""
+        if run.outcome == "suspended":
+            raise ToolPending(run.pending)
         if run.outcome == "completed":
             return run.output
         why = type(run.error).__name__
@@ -100,9 +109,4 @@ class AgentTool(Tool):
         raise ToolError(f"The agent did not finish: its run {_BECAME[run.outcome]} ({why}).{written}")
 
 
-_BECAME = {
-    "failed": "failed",
-    "cancelled": "was cancelled",
-    "partial": "was stopped",
-    "suspended": "waits for answers",
-}
+_BECAME = {"failed": "failed", "cancelled": "was cancelled", "partial": "was stopped"}

@@ -25,11 +25,13 @@
     │   ├── OutputLimitError                    the answer was cut at the output limit
     │   └── MalformedToolCallError              tool-call arguments are not a JSON object
     ├── ToolError (RuntimeError)                a tool failed; the model sees its text
+    │   ├── ToolRetry                           it may succeed when it is run again
     │   └── Tool* (FileNotFoundError, …)        the same, for file operations
     ├── SessionBusyError (RuntimeError)         another run holds the session
     ├── SessionNotFoundError (LookupError)      no such session for this actor
     ├── SessionSuspendedError (RuntimeError)    the session waits for answers
     ├── LimitExceededError (RuntimeError)       a run reached one of its limits
+    │   └── WallTimeExceededError (DeadlineExceeded)    its time
     ├── RunCancelled (RuntimeError)             a run was told to stop
     ├── DeadlineExceeded (TimeoutError)         time was up
     ├── CleanupError (RuntimeError)             something could not be closed or ended
@@ -80,10 +82,12 @@ __all__ = [
     "ToolIsADirectoryError",
     "ToolNotADirectoryError",
     "ToolPermissionError",
+    "ToolRetry",
     "ToolTimeoutError",
     "ToolUnicodeError",
     "ToolValueError",
     "UnsupportedError",
+    "WallTimeExceededError",
 ]
 
 
@@ -273,6 +277,19 @@ class ToolError(LittleGhostError, RuntimeError):
     """A tool failed. Its text reaches the model whole, so it must hold nothing that the model should not see."""
 
 
+class ToolRetry(ToolError):
+    """A tool failed in a way that may pass. It is run again for the same call; when it has failed too often, the model reads the text.
+
+    Attributes:
+        after: Seconds to wait before, or ``None`` for a wait that doubles each time.
+    """
+
+    after: float | None = None
+
+    def __init__(self, message: str = "", after: float | None = None, **fields: Any) -> None:
+        super().__init__(message, after=after, **fields)
+
+
 class ToolFileNotFoundError(ToolError, FileNotFoundError):
     """A path does not exist."""
 
@@ -324,7 +341,13 @@ class SessionNotFoundError(LittleGhostError, LookupError):
 
 
 class SessionSuspendedError(LittleGhostError, RuntimeError):
-    """The session waits for answers; give them with ``resume``."""
+    """The session waits for answers; give them with ``resume``.
+
+    Attributes:
+        pending: The calls that wait.
+    """
+
+    pending: tuple[Any, ...] = ()
 
 
 class LimitExceededError(LittleGhostError, RuntimeError):
@@ -351,6 +374,10 @@ class RunCancelled(LittleGhostError, RuntimeError):
 
 class DeadlineExceeded(LittleGhostError, TimeoutError):
     """Time was up."""
+
+
+class WallTimeExceededError(LimitExceededError, DeadlineExceeded):
+    """A run reached its limit of wall time."""
 
 
 class CleanupError(LittleGhostError, RuntimeError):

@@ -142,11 +142,12 @@ class Suspended(_Event, frozen=True, gc=False, kw_only=True, tag="suspended"):
 
 
 class RunEnded(_Event, frozen=True, gc=False, kw_only=True, tag="run_ended"):
-    """The run is over; ``error`` is the class name of what ended it early."""
+    """The run is over; ``error`` is the class name of what ended it early, and ``limit`` the limit that it reached, if it did."""
 
     outcome: Literal["completed", "partial", "failed", "cancelled", "suspended"]
     text: str
     error: str | None = None
+    limit: str | None = None
 
 
 class ModelEnded(_Event, frozen=True, gc=False, kw_only=True, tag="model_ended"):

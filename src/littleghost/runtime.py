@@ -6,8 +6,7 @@ import asyncio
 import inspect
 import os
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
@@ -15,38 +14,47 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 import msgspec
 
 from littleghost import data, transcript
-from littleghost.cancellation import CancellationToken
+from littleghost.cancellation import CancellationToken, Deadline
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
-from littleghost.events import Event
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
-from littleghost.runs.compaction import Compaction
+from littleghost.runs.answering import checked_answers
+from littleghost.runs.compaction import DEFAULT_WINDOW, Compaction, CompactionPlan
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import NoJournal, SessionJournal
-from littleghost.runs.limits import RunLimits, check_bound, deadline_for, rest_of
+from littleghost.runs.limits import (
+    Budget,
+    PriceList,
+    RunLimits,
+    check_bound,
+    deadline_for,
+    price_of,
+    reached,
+    rest_of,
+)
+from littleghost.runs.loop import NOTHING_GIVEN
 from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
+from littleghost.runs.streaming import Channel, RunStream
 from littleghost.runs.underway import Underway, UnderwayRun, held
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
-from littleghost.tools.contract import RunContext, Tool, Toolset
+from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
-__all__ = ["RunStream", "Runtime"]
+__all__ = ["Runtime"]
 
 Busy = Literal["wait", "raise"]
 _SAYABLE = frozenset({Text, Image, Document})
-
-QUEUE = 1000
-"""Events that may wait for a reader before the model is made to wait."""
 
 
 class Runnable(Protocol):
@@ -78,6 +86,16 @@ class Runnable(Protocol):
         ...
 
     @property
+    def budget(self) -> Budget | None:
+        """What all runs of a session may use."""
+        ...
+
+    @property
+    def hooks(self) -> Sequence[Hooks]:
+        """What the application does at the turning points of a run."""
+        ...
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Options for the model's provider."""
         ...
@@ -102,91 +120,7 @@ class _Outer:
 
     def count(self, inner: Book) -> None:
         """Count what the inner run has used."""
-        self._book.usage += inner.usage
-
-
-class RunStream:
-    """The events of a run, as they happen. At the end, `run` is the run.
-
-    Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    @property
-    def run(self) -> Run:
-        """The finished run.
-
-        Raises:
-            ConfigurationError: It has not ended yet.
-            RunCancelled: The reader left before anything was committed.
-            LittleGhostError: Whatever the run raised.
-        """
-        if self._channel.error is not None:
-            raise self._channel.error
-        if self._channel.run is None:
-            raise ConfigurationError("the run has not ended; read its events to the end first")
-        return self._channel.run
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        event = await self._channel.next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-
-class Channel:
-    """Carries the events of a run from its task to a reader."""
-
-    def __init__(self) -> None:
-        self.run: Run | None = None
-        self.error: BaseException | None = None
-        self._events: deque[Event] = deque()
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._task: asyncio.Task[Run] | None = None
-        self._listening = True
-
-    def start(self, task: asyncio.Task[Run]) -> None:
-        """Carry the events of the run in ``task``."""
-        self._task = task
-        task.add_done_callback(lambda _: self._wake.set())
-
-    def hear(self, event: Event) -> None:
-        """Take an event of the run."""
-        if self._listening:
-            self._events.append(event)
-            self._wake.set()
-
-    async def ready(self) -> None:
-        """Return when there is room for more."""
-        while self._listening and len(self._events) >= QUEUE:
-            self._room.clear()
-            await self._room.wait()
-
-    async def next(self) -> Event | None:
-        """Return the next event, ``None`` after the last; raise what the run raised."""
-        while not self._events:
-            task = cast("asyncio.Task[Run]", self._task)
-            if task.done():
-                self.run = task.result()
-                return None
-            self._wake.clear()
-            await self._wake.wait()
-        event = self._events.popleft()
-        if len(self._events) < QUEUE // 2:
-            self._room.set()
-        return event
-
-    def let_go(self) -> None:
-        """Nobody reads any more: keep no event, and hold nobody up."""
-        self._listening = False
-        self._events.clear()
-        self._room.set()
+        self._book.count(inner.usage, inner.cost)
 
 
 class Runtime:
@@ -201,6 +135,7 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
+        prices: What model calls cost, for `Run.cost` and for limits on cost.
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -212,6 +147,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        prices: PriceList | None = None,
     ) -> None:
         if (
             session_store is not None
@@ -231,6 +167,7 @@ class Runtime:
         self._store: SessionStore | None = session_store if isinstance(session_store, SessionStore) else None
         self._workspace = workspace
         self._sandbox = sandbox
+        self._prices = prices
         self._models: dict[str, Model] = {}
         self._owned: AsyncExitStack | None = None
         self._opening = asyncio.Lock()
@@ -338,6 +275,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Say ``message`` to ``agent`` and return the `Run` when it has answered.
 
@@ -353,6 +291,7 @@ class Runtime:
             cancellation: A token that stops the run; then its outcome is ``cancelled``.
             deps: What tools find as ``context.deps``. Never stored.
             limits: In place of the agent's own.
+            budget: In place of the agent's own.
 
         Returns:
             The run, whatever its outcome, once the message has been committed; see `Run.check`.
@@ -360,6 +299,7 @@ class Runtime:
         Raises:
             ConfigurationError: Something is set up wrongly, credentials included.
             SessionBusyError: Another run holds the session.
+            SessionSuspendedError: The session waits for answers; see `resume`.
             ConflictError: Something else wrote to the session in the meantime.
             StoreError: The store failed.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled and committed.
@@ -374,6 +314,7 @@ class Runtime:
             cancellation,
             deps,
             limits,
+            budget,
         )
 
     async def resume(
@@ -387,18 +328,41 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> Run:
         """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
 
         Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
         the run is ``completed``, has 0 steps, and its text is the last answer.
 
+        Calls that wait are answered here, by the ids in ``pending`` of the suspended run. An answer is committed before its tool starts.
+        What is not answered goes on waiting; answers to calls that have their result, or had an answer before, are passed over.
+
+        ``approvals`` say whether calls may run; ``results`` are those of calls of external tools: whatever a tool may return, a
+        `ToolResult`, or a `ToolError` for a failure.
+
         Raises:
+            ConfigurationError: An answer does not fit its call, or the agent has another name than the one that began.
             SessionNotFoundError: There is no such session for this actor.
         """
         if session_id is None:
             raise ConfigurationError("resume needs a session_id")
-        return await self._run(agent, None, session_id, actor_id, busy, timeout, cancellation, deps, limits)
+        return await self._run(
+            agent,
+            None,
+            session_id,
+            actor_id,
+            busy,
+            timeout,
+            cancellation,
+            deps,
+            limits,
+            budget,
+            approvals,
+            results,
+        )
 
     @asynccontextmanager
     async def stream(
@@ -413,6 +377,9 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RunStream]:
         """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
 
@@ -421,10 +388,26 @@ class Runtime:
         new = None if message is None else _new_message(message)
         if new is None and session_id is None:
             raise ConfigurationError("resuming needs a session_id")
+        if new is not None and (approvals or results):
+            raise ConfigurationError("approvals and results are for resuming; give None for the message")
         channel = Channel()
         token = CancellationToken(cancellation)
         task = asyncio.create_task(
-            self._run(agent, new, session_id, actor_id, busy, timeout, token, deps, limits, channel)
+            self._run(
+                agent,
+                new,
+                session_id,
+                actor_id,
+                busy,
+                timeout,
+                token,
+                deps,
+                limits,
+                budget,
+                approvals,
+                results,
+                channel,
+            )
         )
         channel.start(task)
         try:
@@ -453,6 +436,9 @@ class Runtime:
         cancellation: CancellationToken | None,
         deps: Any,
         limits: RunLimits | None,
+        budget: Budget | None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
         channel: Channel | None = None,
         outer: _Outer | None = None,
     ) -> Run:
@@ -461,20 +447,22 @@ class Runtime:
             raise ConfigurationError("the runtime is closed")
         if busy not in ("wait", "raise"):
             raise ConfigurationError(f"busy must be 'wait' or 'raise', not {busy!r}")
-        check_bound(timeout, "timeout", whole=False)
+        check_bound(timeout, "timeout", amount="number of seconds")
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
-        model, compaction = self._model(agent.model), agent.compaction
-        summariser = None
-        if compaction is not None and compaction.model is not None:
-            summariser = self._model(compaction.model)
+        if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
+        model = self._model(agent.model)
         session = None
         if session_id is not None:
             metadata = None if outer is None else outer.metadata()
             session = self.session(session_id, actor_id=actor_id, metadata=metadata)
         run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
-        deadline = deadline_for(timeout, chosen)
+        budget = budget or agent.budget
+        price = price_of(model, self._prices, chosen, budget)
+        compaction = agent.compaction and self._planned(agent.compaction, model, chosen, budget)
+        deadline, out_of_time = deadline_for(timeout, chosen)
         token = CancellationToken(cancellation)
         async with AsyncExitStack() as stack:
             if cancellation is not None:
@@ -509,9 +497,12 @@ class Runtime:
                         f"there is no session {session.id!r} for this actor", id=session.id
                     )
                 book.messages = await session.journal()
+                book.stored = len(book.messages)
                 context.state = await session.state()
                 metadata = await session.metadata()
                 book.notes = book.noted = Notes.read(metadata)
+                if book.notes.spent is not None:
+                    book.before = book.notes.spent
                 journal = SessionJournal(
                     session,
                     len(book.messages),
@@ -520,12 +511,26 @@ class Runtime:
                     book.notes,
                 )
                 book.notes = _introduced(book.notes, agent.name, resumed=new is None)
+            if budget is not None and budget.wall_time is not None:
+                left = max(0.0, budget.wall_time - book.before.wall_time)
+                if deadline is None or left < deadline.remaining():
+                    context.deadline = Deadline(left)
+                    out_of_time = reached("wall_time", budget.wall_time, session=True)
             if outer is None:
                 context = await self._with_places(stack, context)
             else:
                 context = context.within(outer.context)
-            context.delegate = partial(self._delegate, book, chosen)
+            context.delegate = partial(self._delegate, book, chosen, budget)
             tools = await _tools(stack, agent.tools, context)
+            given = NOTHING_GIVEN
+            if approvals is not None or results is not None:
+                given = checked_answers(
+                    approvals,
+                    results,
+                    messages=book.messages,
+                    tools=tools,
+                    result_tokens=chosen.result_tokens,
+                )
             instructions = agent.instructions
             driver = Driver(
                 run_id=run_id,
@@ -541,12 +546,21 @@ class Runtime:
                 granularity="call" if session is None else session.store.granularity,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
                 compaction=compaction,
-                summariser=summariser,
+                hooks=agent.hooks,
+                budget=budget,
+                price=price,
+                out_of_time=out_of_time,
             )
-            return await driver.drive(new, resumed=new is None)
+            return await driver.drive(new, resumed=new is None, given=given)
 
     async def _delegate(
-        self, book: Book, limits: RunLimits, agent: Runnable, message: Message, context: RunContext[Any]
+        self,
+        book: Book,
+        limits: RunLimits,
+        budget: Budget | None,
+        agent: Runnable,
+        message: Message,
+        context: RunContext[Any],
     ) -> Run:
         """Ask ``agent`` inside of a tool call, or go on with what it has begun for it, and count what it uses as the caller's."""
         key = context.idempotency_key
@@ -560,8 +574,27 @@ class Runtime:
             None if context.deadline is None else max(1e-3, context.deadline.remaining()),
             context.cancellation,
             context.deps,
-            rest_of(agent.limits, limits, book.usage),
+            rest_of(agent.limits, limits, budget, book.before, book.usage, book.cost),
+            None,
+            context.approvals or None,
+            context.results or None,
             outer=_Outer(context, book),
+        )
+
+    def _planned(
+        self, compaction: Compaction, model: Model, limits: RunLimits, budget: Budget | None
+    ) -> CompactionPlan:
+        """Return ``compaction`` for ``model`` with its writer, its window and its price."""
+        writer = model if compaction.model is None else self._model(compaction.model)
+        window = compaction.window or model.context_window
+        if window is None and self._prices is not None:
+            window = self._prices.context_window(model.name, model.provider)
+        return CompactionPlan(
+            compaction=compaction,
+            writer=writer,
+            window=window or DEFAULT_WINDOW,
+            writer_window=None if writer is model else writer.context_window,
+            price=price_of(writer, self._prices, limits, budget),
         )
 
     def _model(self, model: Model | str) -> Model:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from littleghost import runtime
 from littleghost.portal import portal
+from littleghost.runs import streaming
 from littleghost.sessions import contract, memory, opening, postgres, session, sqlite, transfer, upkeep
 
 if TYPE_CHECKING:
@@ -512,7 +513,7 @@ class Session:
 class RunStream:
     """The synchronous face of `littleghost.RunStream`."""
 
-    def __init__(self, stream: runtime.RunStream) -> None:
+    def __init__(self, stream: streaming.RunStream) -> None:
         self._stream = stream
 
     @property
@@ -525,7 +526,7 @@ class RunStream:
             yield event
 
 
-async def _next(stream: runtime.RunStream) -> Event | None:
+async def _next(stream: streaming.RunStream) -> Event | None:
     try:
         return await stream.__anext__()
     except StopAsyncIteration:

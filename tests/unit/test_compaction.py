@@ -402,7 +402,7 @@ async def test_what_the_provider_counts_corrects_the_estimate() -> None:
             return "notes"
         asked.append(size)
         answer: Any = (
-            Message.assistant([ToolUse(id="a", name="page", input={"number": 1})])
+            Message.assistant([ToolUse(id="a", name="page", input={"number": len(asked)})])
             if len(asked) < 20
             else "Done."
         )

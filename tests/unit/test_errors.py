@@ -13,7 +13,8 @@ import pytest
 from littleghost import errors
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
-FILES = [kind for kind in CLASSES if kind.__name__.startswith("Tool") and kind is not errors.ToolError]
+TOOLS = (errors.ToolError, errors.ToolRetry)
+FILES = [kind for kind in CLASSES if kind.__name__.startswith("Tool") and kind not in TOOLS]
 
 
 def drawn() -> dict[str, tuple[str | None, str | None]]:

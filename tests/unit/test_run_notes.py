@@ -21,7 +21,7 @@ from littleghost import (
     tool,
 )
 from littleghost.runs.limits import Spent
-from littleghost.runs.notes import Answer, Notes
+from littleghost.runs.notes import Notes, Wait
 from littleghost.testing import ScriptedModel
 
 
@@ -37,7 +37,7 @@ def test_notes_come_back_and_leave_everything_else_alone() -> None:
     known = {"title": "Mine", "littleghost": {"life": "a", "of_a_newer_version": [1]}}
     read = Notes.read(known)
     changed = Notes(
-        life=read.life, approvals={"1": {"c": Answer(arguments='{"a":1}')}}, spent=Spent(turns=2, cost=0.5)
+        life=read.life, approvals={"1": {"c": Wait(arguments='{"a":1}')}}, spent=Spent(turns=2, cost=0.5)
     )
     written = changed.written(known)
     assert written == {

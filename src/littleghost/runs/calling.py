@@ -19,8 +19,10 @@ from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
 from littleghost.runs.effects import CallModel, Failed, Interrupted, Summarise
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooking import HookChain, HookFailed
 from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.tools.contract import Tool
+from littleghost.usage import Usage
 
 __all__ = ["ModelCalls"]
 
@@ -41,6 +43,7 @@ class ModelCalls:
         emitter: Whom to tell.
         stopping: What cuts a call short.
         purpose: What it is called for. What it writes in a ``summary`` is not passed on.
+        hooks: What the application does before and after.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ModelCalls:
         emitter: Emitter,
         stopping: Stopping,
         purpose: Literal["answer", "summary"] = "answer",
+        hooks: HookChain | None = None,
     ) -> None:
         self._model = model
         self._purpose: Literal["answer", "summary"] = purpose
@@ -66,6 +70,8 @@ class ModelCalls:
         self._deadline = deadline
         self._emitter = emitter
         self._stopping = stopping
+        hooked = hooks is not None and (hooks.has("before_model") or hooks.has("after_model"))
+        self._hooks = hooks if hooked else None
 
     async def call(self, effect: CallModel | Summarise) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -80,6 +86,7 @@ class ModelCalls:
         self._emitter.emit(
             events.ModelStarted(step=effect.step, model=self._model.name, purpose=self._purpose)
         )
+        ended: list[Usage] = []
         try:
             with telemetry.span(
                 f"chat {self._model.name}",
@@ -89,12 +96,20 @@ class ModelCalls:
                     "gen_ai.request.model": self._model.name,
                 },
             ) as span:
-                answer = await self._stopping.cut(self._listen_to(request, heard))
+                hooks = self._hooks
+                work = (
+                    self._listen_to(request, heard)
+                    if hooks is None
+                    else self._with_hooks(hooks, request, heard, ended)
+                )
+                answer = await self._stopping.cut(work)
                 span.set("gen_ai.usage.input_tokens", answer.usage.input_tokens)
                 span.set("gen_ai.usage.output_tokens", answer.usage.output_tokens)
                 return answer
         except Stopped:
             return Interrupted(cast("Exception", self._stopping.error), self._written(heard))
+        except HookFailed as failure:
+            return Failed(failure.error, "".join(heard), ended[0] if ended else None)
         except (ConfigurationError, StoreError):
             raise
         except KeyboardInterrupt:
@@ -111,6 +126,14 @@ class ModelCalls:
     def _written(self, heard: list[str]) -> str:
         """Return what there is of an answer; half a summary is nothing."""
         return "".join(heard) if self._purpose == "answer" else ""
+
+    async def _with_hooks(
+        self, hooks: HookChain, request: ModelRequest, heard: list[str], ended: list[Usage]
+    ) -> events.ModelEnded:
+        answer = await self._listen_to(await hooks.before_model(request), heard)
+        ended.append(answer.usage)
+        await hooks.after_model(answer.message, answer.usage)
+        return answer
 
     async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
         ended: events.ModelEnded | None = None

@@ -26,8 +26,9 @@ from littleghost.events import Compacted, ModelEnded, UsageReported
 from littleghost.message import Message
 from littleghost.models.contract import Model, ToolSpec
 from littleghost.runs.effects import Book, CallModel, Effect, Emit, Failed, Interrupted, Summarise
+from littleghost.usage import Usage
 
-__all__ = ["Compaction", "View"]
+__all__ = ["Compaction", "CompactionPlan", "View"]
 
 DEFAULT_WINDOW = 200_000
 """Tokens, where nobody knows better."""
@@ -101,6 +102,24 @@ class Compaction(Struct, frozen=True, kw_only=True):
         data.check_text(self.instructions, "compaction.instructions")
 
 
+class CompactionPlan(Struct, frozen=True, kw_only=True):
+    """A compaction with everything that it needs looked up.
+
+    Attributes:
+        compaction: What was asked for.
+        writer: Who writes summaries.
+        window: Tokens that the model can take in.
+        writer_window: The same of the writer, where that is another model and it is known.
+        price: What a summary costs, in US dollars; ``None`` where nobody asks for it.
+    """
+
+    compaction: Compaction
+    writer: Model
+    window: int
+    writer_window: int | None = None
+    price: Callable[[Usage], float | None] | None = None
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """What stands in for the first messages of a conversation, as it is kept in the notes.
 
@@ -122,23 +141,15 @@ class View:
     """What a model is shown of a conversation.
 
     Args:
-        compaction: What was asked for.
-        window: Tokens that the model can take in.
-        summary_window: The same of who writes summaries, where that is another and it is known.
+        plan: What was asked for.
         fixed: Tokens of what every request holds beside the conversation.
     """
 
-    def __init__(
-        self,
-        compaction: Compaction,
-        *,
-        window: int,
-        summary_window: int | None,
-        fixed: int,
-    ) -> None:
-        self._compaction = compaction
-        self._window = window
-        self._summary_window = summary_window
+    def __init__(self, plan: CompactionPlan, *, fixed: int) -> None:
+        self._compaction = plan.compaction
+        self._window = plan.window
+        self._summary_window = plan.writer_window
+        self._price = plan.price
         self._fixed = fixed
         self._at = 0  # the first message that is shown as it is
         self._summary = ""
@@ -256,7 +267,7 @@ class View:
             told = f"Notes on what came before:\n\n{text}\n\nWhat came then:" if text else "The conversation:"
             answer = yield Summarise([Message.user(f"{told}\n\n{piece}")], book.steps)
             if type(answer) is ModelEnded:
-                book.usage += answer.usage
+                book.count(answer.usage, self._price(answer.usage) if self._price else None)
                 yield Emit(UsageReported(usage=answer.usage, total=book.usage))
                 text = transcript.repair(answer.message.text).strip()
                 if not text or answer.stop == "filter":
@@ -287,11 +298,6 @@ class View:
             lead = sum(map(size_of, self._lead))
             view = shortened(view, self._room() - lead)
         return [*self._lead, *view]
-
-
-def window_of(compaction: Compaction, model: Model, known: int | None = None) -> int:
-    """Return how many tokens ``model`` takes in: as the compaction says, else the model, else what is ``known`` of it elsewhere."""
-    return compaction.window or model.context_window or known or DEFAULT_WINDOW
 
 
 def fixed_size(instructions: str | None, tools: Sequence[ToolSpec], schema: Any = None) -> int:

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
 
 from littleghost import data, events, telemetry, transcript
+from littleghost.content import ToolUse
+from littleghost.errors import LimitExceededError
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.runs.calling import ModelCalls
-from littleghost.runs.compaction import Compaction, View, fixed_size, window_of
+from littleghost.runs.compaction import CompactionPlan, View, fixed_size
 from littleghost.runs.effects import (
     Book,
     CallModel,
+    CheckCalls,
     CommitMessages,
     Emit,
     Ending,
     Failed,
+    Given,
     StartTools,
     Summarise,
     ToolTraits,
 )
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooking import HookChain, HookFailed
+from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import Journal
-from littleghost.runs.limits import RunLimits
-from littleghost.runs.loop import turns
+from littleghost.runs.limits import Budget, RunLimits, Spent
+from littleghost.runs.loop import NOTHING_GIVEN, turns
 from littleghost.runs.run import Run
 from littleghost.runs.state import KeptState
-from littleghost.runs.stopping import Stopping, undisturbed
+from littleghost.runs.stopping import Stopped, Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
 from littleghost.tools.contract import RunContext, Tool
+from littleghost.usage import Usage
 
 __all__ = ["Driver"]
 
@@ -60,8 +70,11 @@ class Driver:
         limits: RunLimits,
         granularity: Any,
         emitter: Emitter,
-        compaction: Compaction | None = None,
-        summariser: Model | None = None,
+        compaction: CompactionPlan | None = None,
+        hooks: Sequence[Hooks] = (),
+        budget: Budget | None = None,
+        price: Callable[[Usage], float | None] | None = None,
+        out_of_time: Exception | None = None,
     ) -> None:
         self._run_id = run_id
         self._agent = agent
@@ -72,9 +85,16 @@ class Driver:
         self._granularity = granularity
         self._emitter = emitter
         self._committed = False
-        self._stopping = Stopping(context.cancellation, context.deadline)
+        self._budget = budget
+        self._price = price
+        self._started = time.monotonic()
+        # Once a session is counted, every run of it is.
+        self._counting = budget is not None or book.notes.spent is not None
+        self._stopping = Stopping(context.cancellation, context.deadline, out_of_time)
         self._state = KeptState(context.state)
-        self._traits = {tool.name: ToolTraits(tool.idempotent, tool.exclusive) for tool in tools}
+        self._hooks = HookChain(hooks, self._for_hook) if hooks else None
+        hooked = self._hooks is not None and self._hooks.has("before_tool")
+        self._traits = {tool.name: _traits(tool, hooked=hooked) for tool in tools}
         self._model = ModelCalls(
             model,
             instructions=instructions,
@@ -83,19 +103,14 @@ class Driver:
             deadline=context.deadline,
             emitter=emitter,
             stopping=self._stopping,
+            hooks=self._hooks,
         )
         self._view: View | None = None
         if compaction is not None:
-            writer = summariser or model
-            self._view = View(
-                compaction,
-                window=window_of(compaction, model),
-                summary_window=None if writer is model else writer.context_window,
-                fixed=fixed_size(instructions, self._model.specs),
-            )
+            self._view = View(compaction, fixed=fixed_size(instructions, self._model.specs))
             self._summaries = ModelCalls(
-                writer,
-                instructions=compaction.instructions,
+                compaction.writer,
+                instructions=compaction.compaction.instructions,
                 settings={},
                 tools=(),
                 deadline=context.deadline,
@@ -111,9 +126,11 @@ class Driver:
             state=self._state,
             emitter=emitter,
             stopping=self._stopping,
+            hooks=self._hooks,
+            result_tokens=limits.result_tokens,
         )
 
-    async def drive(self, new: Message | None, *, resumed: bool = False) -> Run:
+    async def drive(self, new: Message | None, *, resumed: bool = False, given: Given = NOTHING_GIVEN) -> Run:
         """Run until the model has answered or the run is stopped, and return the `Run`.
 
         Raises:
@@ -121,6 +138,7 @@ class Driver:
             StoreError: A commit failed or came second; raised whenever it happens.
             RunCancelled: The run was told to stop before anything was committed.
             DeadlineExceeded: The same, by the deadline.
+            SessionSuspendedError: There is something new to say while calls wait for answers.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled.
         """
         attributes: dict[str, telemetry.Attribute] = {
@@ -139,19 +157,12 @@ class Driver:
                         run_id=self._run_id, session_id=self._context.session_id, resumed=resumed
                     )
                 )
-                ending = await self._turns(new)
+                ending = await self._before(new) or await self._turns(new, given)
                 span.set("littleghost.outcome", ending.outcome)
                 if ending.error is not None:
                     span.fail(ending.error)
         finally:
             await self._tools.end()
-        self._emitter.emit(
-            events.RunEnded(
-                outcome=ending.outcome,
-                text=ending.text,
-                error=None if ending.error is None else type(ending.error).__name__,
-            )
-        )
         run = Run(
             id=self._run_id,
             outcome=ending.outcome,
@@ -161,15 +172,77 @@ class Driver:
             usage=self._book.usage,
             steps=self._book.steps,
             error=ending.error,
+            pending=ending.pending,
             session_id=self._context.session_id,
+            cost=self._book.cost,
+            spent=self._spent() if self._counting else None,
+        )
+        if self._hooks is not None and self._hooks.has("after_run"):
+            run = await self._after(self._hooks, run)
+        error = run.error
+        self._emitter.emit(
+            events.RunEnded(
+                outcome=run.outcome,
+                text=run.text,
+                error=None if error is None else type(error).__name__,
+                limit=error.limit if isinstance(error, LimitExceededError) else None,
+            )
         )
         if self._stopping.by_caller:
             raise asyncio.CancelledError("the run was cancelled; what was open has been settled")
         return run
 
-    async def _turns(self, new: Message | None) -> Ending:
+    async def _before(self, new: Message | None) -> Ending | None:
+        """Call the hooks before a run; return how it ends where one fails."""
+        if self._hooks is None or not self._hooks.has("before_run"):
+            return None
+        try:
+            await self._stopping.cut(self._hooks.before_run(new))
+        except Stopped:
+            raise cast("Exception", self._stopping.error) from None  # nothing has been committed
+        except HookFailed as failure:
+            return Ending(outcome="failed", error=failure.error)
+        return None
+
+    async def _after(self, hooks: HookChain, run: Run) -> Run:
+        """Call the hooks after a run; return the run as it is then."""
+        try:
+            await hooks.after_run(run)
+        except HookFailed as failure:
+            return msgspec.structs.replace(run, outcome="failed", error=failure.error)
+        except asyncio.CancelledError:
+            self._stopping.note()
+        return run
+
+    def _for_hook(self, call: ToolUse | None) -> RunContext[Any]:
+        """Return what a hook learns of the run, with a copy of the state of its own."""
+        return self._context.for_hook(
+            None if call is None else call.id, lambda: data.unpack(self._state.packed)
+        )
+
+    def _spent(self) -> Spent:
+        """Return what the session's runs have used so far."""
+        book = self._book
+        before = book.before
+        return Spent(
+            turns=before.turns + book.steps,
+            tool_calls=before.tool_calls + book.tool_calls,
+            tokens=before.tokens + book.usage.total_tokens,
+            cost=before.cost + (book.cost or 0.0),
+            wall_time=before.wall_time + time.monotonic() - self._started,
+        )
+
+    async def _turns(self, new: Message | None, given: Given) -> Ending:
         machine = turns(
-            self._book, new, self._traits, self._limits, granularity=self._granularity, view=self._view
+            self._book,
+            new,
+            self._traits,
+            self._limits,
+            granularity=self._granularity,
+            given=given,
+            budget=self._budget,
+            price=self._price,
+            view=self._view,
         )
         outcome: Any = None
         while True:
@@ -189,6 +262,8 @@ class Driver:
                     log.warning("a summary could not be written: %s", type(outcome.error).__name__)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
+            elif type(effect) is CheckCalls:
+                outcome = await self._tools.check(effect)
             else:
                 outcome = await self._tools.wait()
 
@@ -196,6 +271,8 @@ class Driver:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stopping.error is not None:
             raise self._stopping.error
+        if self._counting:
+            self._book.notes = msgspec.structs.replace(self._book.notes, spent=self._spent())
         state, notes = self._state.packed, self._book.notes
         try:
             position, event = await self._journal.commit(messages, state, notes)
@@ -208,6 +285,12 @@ class Driver:
             )
         self._committed = True
         self._book.noted = notes
+        self._book.stored = self._journal.count
         if event is not None:
             self._emitter.emit(event)
         return position
+
+
+def _traits(tool: Tool, *, hooked: bool) -> ToolTraits:
+    asks = tool.needs_approval is not False
+    return ToolTraits(tool.idempotent, tool.exclusive, asks, tool.external, asks or hooked)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -10,7 +11,8 @@ from msgspec import Struct, field
 from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import DeadlineExceeded, LimitExceededError, RunCancelled
 from littleghost.message import Message
-from littleghost.runs.notes import Notes
+from littleghost.runs.limits import Spent
+from littleghost.runs.notes import Answer, Notes
 from littleghost.usage import Usage
 
 __all__ = ["Ending", "ToolTraits"]
@@ -19,10 +21,21 @@ Outcome = Literal["completed", "partial", "failed", "cancelled", "suspended"]
 
 
 class ToolTraits(Struct, frozen=True, gc=False):
-    """What the loop has to know of a tool."""
+    """What the loop has to know of a tool.
+
+    Attributes:
+        idempotent: A call may run again after a crash.
+        exclusive: No other call runs beside it.
+        asks: A call may need approval.
+        external: A call is answered from elsewhere.
+        checked: Something has to be asked about a call before it runs: whether it needs approval, or what a hook makes of it.
+    """
 
     idempotent: bool = False
     exclusive: bool = False
+    asks: bool = False
+    external: bool = False
+    checked: bool = False
 
 
 # Effects
@@ -48,15 +61,32 @@ class Summarise(Struct, frozen=True, gc=False):
     step: int
 
 
+class CheckCalls(Struct, frozen=True, gc=False):
+    """Ask, one call after another, what hooks make of it and whether it needs approval.
+
+    The outcome is by call id: a `ToolUse` to run, an `Ask` where a person must approve it, or the `ToolResult` that answers it; or an
+    `Interrupted`, where the run was told to stop or a hook failed.
+    """
+
+    calls: tuple[ToolUse, ...]
+
+
 class StartTools(Struct, frozen=True, gc=False):
-    """Start these calls, side by side. ``position`` is where their answer lies in the store. The outcome is ``None``."""
+    """Start these calls, side by side. The outcome is ``None``.
+
+    Attributes:
+        calls: The calls, with the arguments that they are to run with.
+        position: Where their answer lies in the store.
+        given: What was answered to the calls that a call's tool waits for; by the id of the call and by their own ids.
+    """
 
     calls: tuple[ToolUse, ...]
     position: int
+    given: Mapping[str, Mapping[str, Answer]] = MappingProxyType({})
 
 
 class AwaitTool(Struct, frozen=True, gc=False):
-    """Wait until one of the started tools ends. The outcome is its `ToolResult`, or an `Interrupted` with those of all that ended."""
+    """Wait until one of the started tools ends. The outcome is a `ToolResult` or `Waiting`, or an `Interrupted` with those of all."""
 
 
 class Emit(Struct, frozen=True, gc=False):
@@ -65,16 +95,30 @@ class Emit(Struct, frozen=True, gc=False):
     event: Any
 
 
-Effect = CommitMessages | CallModel | Summarise | StartTools | AwaitTool | Emit
+Effect = CommitMessages | CallModel | Summarise | CheckCalls | StartTools | AwaitTool | Emit
 
 # Outcomes
 
 
 class Failed(Struct, frozen=True):
-    """A model call failed, after it streamed ``text``."""
+    """A model call failed, after it streamed ``text``; ``usage`` where it had ended all the same."""
 
     error: Exception
     text: str = ""
+    usage: Usage | None = None
+
+
+class Ask(Struct, frozen=True, gc=False):
+    """A call, with the arguments that it is to run with, needs approval."""
+
+    call: ToolUse
+
+
+class Waiting(Struct, frozen=True, gc=False):
+    """The tool of a call ended without a result: it waits for answers to ``calls``."""
+
+    tool_use_id: str
+    calls: tuple[ToolUse, ...]
 
 
 class Interrupted(Struct, frozen=True):
@@ -82,7 +126,14 @@ class Interrupted(Struct, frozen=True):
 
     error: Exception
     text: str = ""
-    results: tuple[ToolResult, ...] = ()
+    results: tuple[ToolResult | Waiting, ...] = ()
+
+
+class Given(Struct, frozen=True):
+    """What the caller of ``resume`` answered, checked as far as it can be without the calls."""
+
+    approvals: Mapping[str, Answer] = MappingProxyType({})
+    results: Mapping[str, ToolResult] = MappingProxyType({})
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -92,20 +143,30 @@ class Ending(Struct, frozen=True, kw_only=True):
         outcome: The run's outcome.
         text: The last answer's text, or what there was of it.
         error: What ended the run early.
+        pending: The calls that wait for answers.
     """
 
     outcome: Outcome
     text: str = ""
     error: Exception | None = None
+    pending: tuple[ToolUse, ...] = ()
 
 
 NOTHING = Notes()
+UNSPENT = Spent()
 
 
 class Book(Struct, kw_only=True):
     """What a run counts, and the conversation as it knows it, reasoning included.
 
-    ``notes`` are what the next commit writes, ``noted`` what the last one wrote: the same object where nothing has changed.
+    Attributes:
+        cost: US dollars, where the prices are known.
+        before: What earlier runs of the session used.
+        stored: How many messages the store has.
+        notes: What the next commit writes.
+        noted: What the last one wrote: the same object where nothing has changed.
+        last: The last call that was answered, its result, and how often in a row it was the same.
+        stuck: Whether a call was refused because it was the same too often: ``1``, and ``2`` after another one.
     """
 
     messages: list[Message]
@@ -113,8 +174,19 @@ class Book(Struct, kw_only=True):
     steps: int = 0
     tool_calls: int = 0
     text: str = ""
+    cost: float | None = None
+    before: Spent = UNSPENT
+    stored: int = 0
     notes: Notes = NOTHING
     noted: Notes = NOTHING
+    last: tuple[ToolUse, ToolResult, int] | None = None
+    stuck: int = 0
+
+    def count(self, usage: Usage, cost: float | None) -> None:
+        """Count what was used, and what that costs, where it is known."""
+        self.usage += usage
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 Machine = Generator[Effect, Any, Ending]

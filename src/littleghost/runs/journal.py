@@ -16,6 +16,11 @@ __all__ = ["Journal", "NoJournal", "SessionJournal"]
 class Journal(Protocol):
     """Where a run's messages go, one commit at a time."""
 
+    @property
+    def count(self) -> int:
+        """How many are stored."""
+        ...
+
     async def commit(
         self, messages: Sequence[Message], state: bytes, notes: Notes
     ) -> tuple[int, events.Committed | None]:
@@ -38,7 +43,7 @@ class SessionJournal:
         self, session: Session, count: int, state: bytes, metadata: Mapping[str, Any], notes: Notes
     ) -> None:
         self._session = session
-        self._count = count
+        self.count = count
         self._state = state
         self._metadata = metadata
         self._notes: Notes = notes
@@ -48,7 +53,7 @@ class SessionJournal:
     ) -> tuple[int, events.Committed | None]:
         """Append to the session, guarded by the revision it knows; state and metadata are given where they changed."""
         kept = transcript.sanitise(messages)
-        position = self._count
+        position = self.count
         changed: dict[str, Any] = {}
         if state != self._state:
             changed["state"] = data.unpack(state)
@@ -57,7 +62,7 @@ class SessionJournal:
         if not kept and not changed:
             return position, None
         commit = await self._session.append(kept, **changed)
-        self._count, self._state, self._notes = position + len(kept), state, notes
+        self.count, self._state, self._notes = position + len(kept), state, notes
         return position, events.Committed(count=commit.count, revision=commit.revision)
 
 
@@ -65,7 +70,7 @@ class NoJournal:
     """Checks what the user says as a session would, and stores nothing. What the run makes itself was checked as it was made."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
 
     async def commit(
         self, messages: Sequence[Message], state: bytes, notes: Notes
@@ -74,6 +79,6 @@ class NoJournal:
         for message in messages:
             if message.role not in ("assistant", "tool") and pack_plain((message,)) is None:
                 pack_messages((message,))
-        position = self._count
-        self._count += len(messages)
+        position = self.count
+        self.count += len(messages)
         return position, None

@@ -14,7 +14,7 @@ unless its tool is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 from littleghost import transcript
@@ -37,14 +37,18 @@ from littleghost.runs.effects import (
     Emit,
     Ending,
     Failed,
+    Given,
     Machine,
     Part,
     ToolTraits,
     ending_of,
 )
-from littleghost.runs.limits import RunLimits
+from littleghost.runs.limits import Budget, RunLimits, reached
+from littleghost.usage import Usage
 
 __all__ = ["turns"]
+
+NOTHING_GIVEN = Given()
 
 
 def turns(
@@ -55,6 +59,9 @@ def turns(
     *,
     granularity: Literal["call", "batch"] = "call",
     view: View | None = None,
+    given: Given = NOTHING_GIVEN,
+    budget: Budget | None = None,
+    price: Callable[[Usage], float | None] | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
 
@@ -65,9 +72,16 @@ def turns(
         limits: What the run may use.
         granularity: How finely results are committed.
         view: What the model is shown of a long conversation; all of it unless given.
+        given: What was answered to calls that wait.
+        budget: What all runs of the session may use.
+        price: What a model call costs, in US dollars.
+
+    Raises:
+        SessionSuspendedError: There is something new to say while calls wait for answers. Nothing has been committed.
+        ConfigurationError: An answer does not fit its call. Nothing has been committed.
     """
-    calls = Calls(book, tools, limits, granularity)
-    stopped = yield from calls.settle()
+    calls = Calls(book, tools, limits, granularity, budget)
+    stopped = yield from calls.settle(given, speaking=new is not None)
     if stopped is not None:
         return stopped
     if new is not None:
@@ -76,18 +90,21 @@ def turns(
     elif not waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
-        reached = _limit(book, limits)
-        if reached is not None:
-            return Ending(outcome="partial", text=book.text, error=reached)
+        over = _limit(book, limits, budget)
+        if over is not None:
+            return Ending(outcome="partial", text=book.text, error=over)
         book.steps += 1
         if view is None:
             answer = yield CallModel(transcript.for_model(book.messages), book.steps)
         else:
-            answer = yield from view.call(book, lambda: _limit(book, limits))
+            answer = yield from view.call(book, lambda: _limit(book, limits, budget))
         if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
+            if type(answer) is Failed and answer.usage is not None:
+                book.count(answer.usage, price(answer.usage) if price else None)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
+        book.count(answer.usage, price(answer.usage) if price else None)
         ended = yield from _take(book, answer, calls)
         if ended is not None:
             return ended
@@ -107,8 +124,7 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
-    """Take in a model's answer: count it, commit it, have its tools run."""
-    book.usage += answer.usage
+    """Take in a model's answer: commit it, and have its tools run."""
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
     try:
         message = transcript.admit(answer.message, answer.malformed)
@@ -122,14 +138,18 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
         message = transcript.mark(message, partial=answer.stop)
     for index, call in enumerate(wanted):
         yield Emit(ToolCallReady(index=index, call=call))
+    plan = None
+    if wanted:
+        plan = yield from calls.plan(message)
+        calls.note(plan)
     position = 0
     if message.content or not cut:
         position = yield CommitMessages((message,))
         book.messages.append(message)
     text = message.text
     book.text = text or book.text
-    if wanted:
-        return (yield from calls.answer(message, wanted, position))
+    if plan is not None:
+        return (yield from calls.answer(plan, position))
     if not cut:
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":
@@ -150,16 +170,32 @@ def _keep(book: Book, text: str, why: str) -> Generator[Effect, Any, None]:
     book.messages.append(message)
 
 
-def _limit(book: Book, limits: RunLimits) -> LimitExceededError | None:
+def _limit(book: Book, limits: RunLimits, budget: Budget | None) -> LimitExceededError | None:
     """Return the limit that forbids another model call, if one does."""
     if limits.turns is not None and book.steps >= limits.turns:
-        name, limit = "turns", limits.turns
-    elif limits.tool_calls is not None and book.tool_calls > limits.tool_calls:
-        name, limit = "tool_calls", limits.tool_calls
-    elif limits.tokens is not None and book.usage.total_tokens >= limits.tokens:
-        name, limit = "tokens", limits.tokens
-    else:
-        return None
-    return LimitExceededError(
-        f"the run reached its limit of {limit} {name.replace('_', ' ')}", limit=name, value=limit
-    )
+        return reached("turns", limits.turns)
+    if limits.tool_calls is not None and book.tool_calls > limits.tool_calls:
+        return reached("tool_calls", limits.tool_calls)
+    if limits.tokens is not None and book.usage.total_tokens >= limits.tokens:
+        return reached("tokens", limits.tokens)
+    if limits.cost is not None and (book.cost or 0.0) >= limits.cost:
+        return reached("cost", limits.cost)
+    if book.stuck > 1 and limits.identical_calls is not None:
+        return reached("identical_calls", limits.identical_calls)
+    return None if budget is None else _over(book, budget)
+
+
+def _over(book: Book, budget: Budget) -> LimitExceededError | None:
+    """Return the part of the session's budget that is used up, if one is."""
+    before = book.before
+    if budget.turns is not None and before.turns + book.steps >= budget.turns:
+        return reached("turns", budget.turns, session=True)
+    if budget.tool_calls is not None and before.tool_calls + book.tool_calls > budget.tool_calls:
+        return reached("tool_calls", budget.tool_calls, session=True)
+    if budget.tokens is not None and before.tokens + book.usage.total_tokens >= budget.tokens:
+        return reached("tokens", budget.tokens, session=True)
+    if budget.cost is not None and before.cost + (book.cost or 0.0) >= budget.cost:
+        return reached("cost", budget.cost, session=True)
+    if budget.wall_time is not None and before.wall_time >= budget.wall_time:
+        return reached("wall_time", budget.wall_time, session=True)
+    return None

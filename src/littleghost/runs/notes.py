@@ -12,25 +12,57 @@ from littleghost import transcript
 from littleghost.errors import ProtocolError
 from littleghost.runs.limits import Spent
 
-__all__ = ["Answer", "Notes"]
+__all__ = ["Answer", "Inner", "Notes", "Wait", "Waits"]
 
 DEFAULT_AGENT = "agent"
 """The name of an agent that was given none. It is not noted, and so agrees with every other."""
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person answered to a call that waited.
+    """What was answered to a call that waited.
+
+    What was given is kept as JSON text, so that a value that nests as deep as stored values may nests no deeper here.
 
     Attributes:
         approved: Whether the call may run.
-        arguments: JSON text of those that take the place of the model's, or ``None``. Text, so that what nests to the limit
-            of stored values nests no deeper here.
+        arguments: The arguments that take the place of what was shown, or ``None``.
         reason: Why not.
+        result: The `ToolResult` of what was done elsewhere, for a call that another tool waits for.
     """
 
     approved: bool = True
     arguments: str | None = None
     reason: str | None = None
+    result: str | None = None
+
+
+class Inner(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that a tool waits for: the `ToolUse` as JSON text, and the answer, once there is one."""
+
+    call: str
+    answer: Answer | None = None
+
+
+class Wait(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that was not started, because it waits for an answer or has got one.
+
+    Attributes:
+        approval: It must be approved before it runs.
+        external: It never runs here; its result comes from elsewhere.
+        arguments: What a hook put in place of the model's arguments, as JSON text, or ``None``.
+        answer: The answer, once there is one; from then on the call may have run.
+        inner: What its tool waits for, by id, where it has started and said so.
+    """
+
+    approval: bool = False
+    external: bool = False
+    arguments: str | None = None
+    answer: Answer | None = None
+    inner: dict[str, Inner] = {}
+
+
+Waits = dict[str, Wait]
+"""The calls of one assistant message that wait, by their ids."""
 
 
 class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,8 +76,8 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
             another one.
         agent: The name of the agent that runs here, unless it is the default one.
         trace: The ``traceparent`` that later runs belong to.
-        approvals: By the position of the assistant message and the id of the call; kept until all its calls have results.
-        waiting: In the same way, the calls that a tool's own work waits for, as JSON text.
+        approvals: What waits among the calls of the last assistant message, by its position in the store. An entry, even an empty one,
+            says that each call was looked at before any of them ran; it goes when all have results.
         spent: What runs with a `Budget` have used.
         summary: What takes the place of older messages when the model is asked.
     """
@@ -53,8 +85,7 @@ class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     life: str | None = None
     agent: str | None = None
     trace: str | None = None
-    approvals: dict[str, dict[str, Answer]] = {}
-    waiting: dict[str, dict[str, str]] = {}
+    approvals: dict[str, Waits] = {}
     spent: Spent | None = None
     summary: dict[str, Any] | None = None
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from littleghost.content import ToolUse
 from littleghost.message import Message
 from littleghost.runs.effects import Outcome
+from littleghost.runs.limits import Spent
 from littleghost.usage import Usage
 
 __all__ = ["Run"]
@@ -29,6 +30,8 @@ class Run(Struct, frozen=True, kw_only=True):
         steps: How often the model was called.
         pending: The calls that wait for answers, where the run is suspended.
         session_id: The session, or ``None`` where nothing is stored.
+        cost: US dollars of all model calls, where the runtime has prices and knows the model's; else ``None``.
+        spent: What all runs of the session have used, this one included; ``None`` where none of them had a `Budget`.
     """
 
     id: str
@@ -41,6 +44,8 @@ class Run(Struct, frozen=True, kw_only=True):
     error: Exception | None = None
     pending: tuple[ToolUse, ...] = ()
     session_id: str | None = None
+    cost: float | None = None
+    spent: Spent | None = None
 
     @property
     def output(self) -> Any:

@@ -27,17 +27,21 @@ class Stopping:
     Args:
         token: Stops the run.
         deadline: When the run must have ended.
+        passed: What it is to end with then, where that is a limit and not the caller's wish.
 
     Attributes:
         error: Why the run was told to stop, or ``None``.
         by_caller: Whether the caller's task was cancelled.
     """
 
-    def __init__(self, token: CancellationToken, deadline: Deadline | None) -> None:
+    def __init__(
+        self, token: CancellationToken, deadline: Deadline | None, passed: Exception | None = None
+    ) -> None:
         self.error: Exception | None = None
         self.by_caller = False
         self._token = token
         self._deadline = deadline
+        self._passed = passed
         self._task: asyncio.Task[Any] | None = None
         self._before = 0  # requests that the caller's task had before the run
         self._stoppable = False
@@ -52,7 +56,9 @@ class Stopping:
         remove = token.add_callback(lambda: call_on(running, lambda: self.stop(cancelled(token))))
         timer = None
         if self._deadline is not None:
-            passed = DeadlineExceeded(f"the run did not end within {self._deadline.seconds:g} s")
+            passed = self._passed or DeadlineExceeded(
+                f"the run did not end within {self._deadline.seconds:g} s"
+            )
             timer = running.call_later(self._deadline.remaining(), self.stop, passed)
         try:
             yield

@@ -7,17 +7,30 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
 
 from littleghost import data, events, telemetry, transcript
 from littleghost.content import ToolResult, ToolUse, made_of
-from littleghost.errors import DataError, DeadlineExceeded, RunCancelled, ToolError
-from littleghost.runs.effects import STOPPED, Interrupted, StartTools
+from littleghost.errors import (
+    ConfigurationError,
+    DataError,
+    DeadlineExceeded,
+    RunCancelled,
+    ToolError,
+    ToolRetry,
+)
+from littleghost.runs.effects import STOPPED, Ask, CheckCalls, Interrupted, StartTools, Waiting
 from littleghost.runs.emitter import Emitter
+from littleghost.runs.hooking import HookChain, HookFailed
+from littleghost.runs.notes import Answer
+from littleghost.runs.results import fitted
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopped, Stopping
-from littleghost.tools.contract import RunContext, Tool
+from littleghost.tools.contract import Approval, RunContext, Tool, ToolPending
 from littleghost.tools.function import result_content
 
 __all__ = ["ToolCalls"]
@@ -39,6 +52,8 @@ class ToolCalls:
         state: What they read and change.
         emitter: Whom to tell.
         stopping: What cuts the wait for them short.
+        hooks: What the application does before and after.
+        result_tokens: How long a result may be.
     """
 
     def __init__(
@@ -51,7 +66,12 @@ class ToolCalls:
         state: KeptState,
         emitter: Emitter,
         stopping: Stopping,
+        hooks: HookChain | None = None,
+        result_tokens: int | None = None,
     ) -> None:
+        self._after = hooks if hooks is not None and hooks.has("after_tool") else None
+        self._before = hooks if hooks is not None and hooks.has("before_tool") else None
+        self._result_tokens = result_tokens
         self._tools = {tool.name: tool for tool in tools}
         self._context = context
         self._run_id = run_id
@@ -59,9 +79,51 @@ class ToolCalls:
         self._state = state
         self._emitter = emitter
         self._stopping = stopping
-        self._running: dict[asyncio.Task[ToolResult], ToolUse] = {}
-        self._ended: deque[asyncio.Task[ToolResult]] = deque()
+        self._running: dict[asyncio.Task[Ended], ToolUse] = {}
+        self._ended: deque[asyncio.Task[Ended]] = deque()
         self._waiter: asyncio.Future[None] | None = None
+
+    async def check(self, effect: CheckCalls) -> Any:
+        """Ask hooks and tools about calls, one after another; return what `CheckCalls` says."""
+        try:
+            return await self._stopping.cut(self._check_all(effect.calls))
+        except Stopped:
+            return Interrupted(cast("Exception", self._stopping.error))
+        except HookFailed as failure:
+            return Interrupted(failure.error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the answer is kept and its calls are settled)
+            return Interrupted(error)
+
+    async def _check_all(self, calls: Sequence[ToolUse]) -> dict[str, ToolUse | Ask | ToolResult]:
+        return {call.id: await self._verdict(self._tools[call.name], call) for call in calls}
+
+    async def _verdict(self, tool: Tool, call: ToolUse) -> ToolUse | Ask | ToolResult:
+        made = call
+        if self._before is not None:
+            try:
+                answer = await self._before.before_tool(call)
+            except ToolError as error:
+                return self._fitted(_tool_error(tool, call, error))
+            if isinstance(answer, ToolResult):
+                return self._fitted(answer)
+            made = answer
+            if made is not call:
+                try:
+                    tool.validate(data.copy(made.input))
+                except ToolError as error:
+                    raise ConfigurationError(
+                        f"a hook gave tool {tool.name} arguments that it does not take: {error}"
+                    ) from error
+        if tool.needs_approval is False:
+            return made
+        try:
+            arguments = tool.validate(data.copy(made.input))
+        except Exception as error:  # noqa: BLE001 (it is the call's result)
+            return self._fitted(_tool_error(tool, call, error))
+        return Ask(made) if _needs_approval(tool, arguments) else made
+
+    def _fitted(self, result: ToolResult) -> ToolResult:
+        return fitted(result, self._result_tokens)
 
     def start(self, effect: StartTools) -> None:
         """Start the tools of some calls, side by side."""
@@ -69,7 +131,8 @@ class ToolCalls:
             return
         for call in effect.calls:
             self._emitter.emit(events.ToolStarted(call=call))
-            work = self._run_tool(self._tools[call.name], call, self._key(effect.position, call))
+            given = effect.given.get(call.id) if effect.given else None
+            work = self._run_tool(self._tools[call.name], call, self._key(effect.position, call), given)
             task = asyncio.create_task(work)
             self._running[task] = call
             task.add_done_callback(self._tool_ended)
@@ -80,7 +143,9 @@ class ToolCalls:
         named = [self._context.actor_id, where, self._life, position, call.id]
         return hashlib.sha256(data.pack(named)).hexdigest()
 
-    async def _run_tool(self, tool: Tool, call: ToolUse, key: str) -> ToolResult:
+    async def _run_tool(
+        self, tool: Tool, call: ToolUse, key: str, given: Mapping[str, Answer] | None
+    ) -> Ended:
         seen = b""
 
         def state() -> dict[str, Any]:
@@ -88,7 +153,6 @@ class ToolCalls:
             seen = self._state.packed
             return data.unpack(seen)
 
-        context = self._context.for_call(call.id, key, state)
         with telemetry.span(
             f"execute_tool {tool.name}",
             {
@@ -97,27 +161,61 @@ class ToolCalls:
                 "gen_ai.tool.call.id": call.id,
             },
         ) as span:
-            result: ToolResult | None = None
-            try:
-                content = await self._bounded(tool, data.copy(call.input), context)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 (whatever a tool raises is its answer)
-                span.fail(error)
-                result = _tool_error(tool, call, error)
-                if isinstance(error, _LeftBehind):
-                    return result
-            else:
-                result = made_of(ToolResult, tool_use_id=call.id, content=content, status="success")
+            result: ToolResult | Waiting
+            attempt = 0
+            while True:
+                context = self._context.for_call(call.id, key, state)
+                if given is not None:
+                    _hand_over(context, given)
+                try:
+                    content = await self._bounded(tool, data.copy(call.input), context)
+                except (asyncio.CancelledError, KeyboardInterrupt):
+                    raise
+                except ToolPending as pending:
+                    result = _waiting(tool, call, pending)
+                except BaseException as error:  # noqa: BLE001 (whatever a tool raises is its answer)
+                    if isinstance(error, ToolRetry) and attempt < tool.retries:
+                        attempt += 1
+                        if await self._pause(error, attempt):
+                            continue  # what it did to its copy of the state is gone
+                    span.fail(error)
+                    result = self._fitted(_tool_error(tool, call, error))
+                    if isinstance(error, _LeftBehind):
+                        return result
+                else:
+                    result = self._fitted(
+                        made_of(ToolResult, tool_use_id=call.id, content=content, status="success")
+                    )
+                break
             if context.touched_state is not None:
                 try:
                     self._state.take(seen or self._state.packed, context.touched_state)
                 except DataError as error:
                     span.fail(error)
-                    return transcript.error_result(
+                    result = transcript.error_result(
                         call, f"Tool failed: its changes of the state were not taken over ({error})."
                     )
-            return result
+            if self._after is None or type(result) is Waiting:
+                return result
+            return await self._reviewed(self._after, tool, call, cast("ToolResult", result))
+
+    async def _reviewed(self, hooks: HookChain, tool: Tool, call: ToolUse, result: ToolResult) -> Ended:
+        """Return what hooks make of a result."""
+        try:
+            return self._fitted(await hooks.after_tool(call, result))
+        except ToolError as error:
+            return self._fitted(_tool_error(tool, call, error))
+        except HookFailed as failure:
+            return _Faulted(result, failure.error)
+
+    async def _pause(self, error: ToolRetry, attempt: int) -> bool:
+        """Wait before a tool is run again; return whether there is time for that."""
+        delay = min(30.0, 0.5 * 2.0 ** (attempt - 1)) if error.after is None else max(0.0, error.after)
+        deadline = self._context.deadline
+        if deadline is not None and not delay < deadline.remaining():
+            return False
+        await asyncio.sleep(delay)
+        return True
 
     async def _bounded(
         self, tool: Tool, arguments: dict[str, Any], context: RunContext[Any]
@@ -137,7 +235,7 @@ class ToolCalls:
         finally:
             task.cancel()
 
-    def _tool_ended(self, task: asyncio.Task[ToolResult]) -> None:
+    def _tool_ended(self, task: asyncio.Task[Ended]) -> None:
         self._ended.append(task)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -145,10 +243,12 @@ class ToolCalls:
     async def wait(self) -> Any:
         """Wait for the next of the started tools; return its `ToolResult`, or an `Interrupted`."""
         try:
-            if self._ended:
-                return self._result_of(self._ended.popleft())
-            await self._stopping.cut(self._next_ended())
-            return self._result_of(self._ended.popleft())
+            if not self._ended:
+                await self._stopping.cut(self._next_ended())
+            ended = self._result_of(self._ended.popleft())
+            if type(ended) is not _Faulted:
+                return ended
+            return Interrupted(ended.error, results=(ended.result, *await self.end()))
         except Stopped:
             results = await self.end()
             return Interrupted(cast("Exception", self._stopping.error), results=results)
@@ -158,7 +258,7 @@ class ToolCalls:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def _result_of(self, task: asyncio.Task[ToolResult]) -> ToolResult:
+    def _result_of(self, task: asyncio.Task[Ended]) -> Ended:
         call = self._running.pop(task)
         if task.cancelled():
             return transcript.error_result(call, STOPPED)
@@ -167,7 +267,7 @@ class ToolCalls:
             raise error
         return task.result()
 
-    async def end(self) -> tuple[ToolResult, ...]:
+    async def end(self) -> tuple[ToolResult | Waiting, ...]:
         """Stop the tools that run, wait for them a while, and return the results of those that ended all the same."""
         if not self._running:
             return ()
@@ -184,18 +284,67 @@ class ToolCalls:
                 await asyncio.wait(waiting, timeout=left)
             except asyncio.CancelledError:
                 self._stopping.note()
-        results = [
+        ended = [
             task.result()
             for task in self._running
             if task.done() and not task.cancelled() and task.exception() is None
         ]
         self._running.clear()
         self._ended.clear()
-        return tuple(results)
+        return tuple(result.result if isinstance(result, _Faulted) else result for result in ended)
 
 
 class _LeftBehind(ToolError):
     """A tool did not end in time; what it does from then on is its own business."""
+
+
+class _Faulted(Struct, frozen=True):
+    """The result of a tool that a hook failed over."""
+
+    result: ToolResult
+    error: Exception
+
+
+Ended = ToolResult | Waiting | _Faulted
+
+
+def _needs_approval(tool: Tool, arguments: dict[str, Any]) -> bool:
+    """Whether a person must approve a call with ``arguments``; where the tool's function fails, one must."""
+    if not callable(tool.needs_approval):
+        return bool(tool.needs_approval)
+    try:
+        return bool(tool.needs_approval(arguments))
+    except Exception:
+        log.exception("needs_approval of tool %s failed; the call needs approval", tool.name)
+        return True
+
+
+def _hand_over(context: RunContext[Any], given: Mapping[str, Answer]) -> None:
+    """Let a tool find the answers to what it waited for."""
+    context.results = {
+        name: msgspec.json.decode(answer.result, type=ToolResult)
+        for name, answer in given.items()
+        if answer.result is not None
+    }
+    context.approvals = {
+        name: Approval(
+            answer.approved,
+            None if answer.arguments is None else data.unpack(answer.arguments),
+            answer.reason,
+        )
+        for name, answer in given.items()
+        if answer.result is None
+    }
+
+
+def _waiting(tool: Tool, call: ToolUse, pending: ToolPending) -> ToolResult | Waiting:
+    """Return what a tool waits for; an error where it is nothing that could be answered."""
+    calls: Any = pending.calls
+    names = [made.id for made in calls if isinstance(made, ToolUse)]
+    if not calls or len(set(names)) != len(calls):
+        log.error("tool %s raised ToolPending without calls that can be told apart", tool.name)
+        return transcript.error_result(call, "Tool failed (ToolPending)")
+    return Waiting(call.id, tuple(calls))
 
 
 def _tool_error(tool: Tool, call: ToolUse, error: BaseException) -> ToolResult:

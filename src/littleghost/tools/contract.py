@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
+from msgspec import Struct
+
 from littleghost.cancellation import CancellationToken, Deadline
+from littleghost.content import ToolResult, ToolUse
 from littleghost.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -22,7 +26,43 @@ else:
 
     Deps = TypeVar("Deps")
 
-__all__ = ["RunContext", "Tool", "Toolset"]
+__all__ = ["Approval", "RunContext", "Tool", "ToolPending", "Toolset"]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Approval(Struct, frozen=True):
+    """What a person answers to a call that waits for approval.
+
+    Attributes:
+        approved: Whether it may run.
+        arguments: In place of the arguments shown, where the person changed them. They are checked as the model's are, and the model is
+            told.
+        reason: Why not, for the model.
+    """
+
+    approved: bool
+    arguments: dict[str, Any] | None = None
+    reason: str | None = None
+
+
+class ToolPending(Exception):
+    """Raised by a tool whose own work waits for answers, such as an agent whose run is suspended.
+
+    The call gets no result then. The run that made it goes on with the other calls and is suspended: its ``pending`` shows ``calls``,
+    each with the id ``CALL/ID``, the id of the tool's call before its own. When some have been answered, by ``resume`` with these
+    ids, the answers are committed and the tool is called again for the same call, with ``context.approvals`` and ``context.results``
+    holding the answers, by the calls' own ids. It may raise `ToolPending` again, with what is still open.
+
+    A crash after the answers were committed settles the call as any other; a tool that raises this should be idempotent.
+
+    Args:
+        calls: What waits for answers, at least one call, no two with one id.
+    """
+
+    def __init__(self, calls: Sequence[ToolUse]) -> None:
+        super().__init__(f"{len(calls)} calls wait for answers")
+        self.calls = tuple(calls)
 
 
 class RunContext(Generic[Deps]):
@@ -41,6 +81,8 @@ class RunContext(Generic[Deps]):
         idempotency_key: The same for this call after any number of resumes, to hand to an outside service; ``None`` outside of a call.
         depth: How many runs this one is inside of, as that of an agent which another uses as a tool.
         delegate: Runs another agent inside of this call, for `Agent.as_tool`; ``None`` outside of a run.
+        approvals: Answers to what the call's tool said to wait for; see `ToolPending`.
+        results: Results of what the call's tool said to wait for.
     """
 
     __slots__ = (
@@ -49,6 +91,7 @@ class RunContext(Generic[Deps]):
         "_state",
         "_workspace",
         "actor_id",
+        "approvals",
         "call_id",
         "cancellation",
         "deadline",
@@ -56,6 +99,7 @@ class RunContext(Generic[Deps]):
         "deps",
         "depth",
         "idempotency_key",
+        "results",
         "run_id",
         "session_id",
     )
@@ -91,6 +135,8 @@ class RunContext(Generic[Deps]):
         self.idempotency_key = idempotency_key
         self.depth = depth
         self.delegate: Callable[..., Coroutine[Any, Any, Any]] | None = None
+        self.approvals: Mapping[str, Approval] = NOTHING
+        self.results: Mapping[str, ToolResult] = NOTHING
 
     @property
     def state(self) -> dict[str, Any]:
@@ -153,6 +199,10 @@ class RunContext(Generic[Deps]):
         """Return this context for one tool call, with ``state`` to make its copy of the state."""
         return self._with(self._workspace, self._sandbox, call_id, idempotency_key, state)
 
+    def for_hook(self, call_id: str | None, state: Callable[[], dict[str, Any]]) -> RunContext[Deps]:
+        """Return this context for a hook, with ``state`` to make its copy of the state."""
+        return self._with(self._workspace, self._sandbox, call_id, None, state)
+
     def _with(
         self,
         workspace: Workspace | None,
@@ -191,7 +241,11 @@ class Tool(ABC):
         schema: The JSON Schema of its arguments, an object.
         idempotent: Running it twice with the same arguments is no harm, so a call that a crash interrupted runs again.
         exclusive: No other call runs beside it.
-        timeout: Seconds a call may take, or ``None``.
+        timeout: Seconds a call may take, or ``None``. Each attempt of one that retries has so many.
+        needs_approval: Whether a person must approve a call before it runs: always, never, or as a function of the checked arguments
+            says. Where the function fails, the call needs approval.
+        external: It never runs here: a call waits until its result is given to ``resume``.
+        retries: How often a call that ends with `ToolRetry` runs again.
     """
 
     name: str
@@ -200,6 +254,17 @@ class Tool(ABC):
     idempotent: bool = False
     exclusive: bool = False
     timeout: float | None = None
+    needs_approval: bool | Callable[[dict[str, Any]], bool] = False
+    external: bool = False
+    retries: int = 2
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return ``arguments`` checked and with their defaults, as JSON values. Asked before a person is, and for what a person changed.
+
+        Raises:
+            ToolValueError: They are not what the tool takes.
+        """
+        return arguments
 
     @abstractmethod
     async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> Any:

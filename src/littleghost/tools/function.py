@@ -15,7 +15,7 @@ import msgspec
 
 from littleghost import data
 from littleghost.content import Block, Document, Image, Text
-from littleghost.errors import ConfigurationError, DataError, ToolError
+from littleghost.errors import ConfigurationError, DataError, ToolValueError
 from littleghost.message import BLOCK_TYPES, Message, pack_messages
 from littleghost.tools.contract import RunContext, Tool
 
@@ -42,6 +42,9 @@ class FunctionTool(Tool, Generic[P, R]):
         idempotent: bool = False,
         exclusive: bool = False,
         timeout: float | None = None,
+        needs_approval: bool | Callable[[dict[str, Any]], bool] = False,
+        external: bool = False,
+        retries: int = 2,
     ) -> None:
         self.function = function
         self.name = name or getattr(function, "__name__", "")
@@ -50,8 +53,17 @@ class FunctionTool(Tool, Generic[P, R]):
         if timeout is not None and (isinstance(timeout, bool | str) or not timeout > 0):
             raise ConfigurationError(f"tool {self.name}: timeout must be more than 0 seconds")
         summary, notes = parse_docstring(inspect.getdoc(function) or "")
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"tool {self.name}: retries must be a whole number, and at least 0")
+        if not isinstance(needs_approval, bool) and (
+            not callable(needs_approval) or inspect.iscoroutinefunction(needs_approval)
+        ):
+            raise ConfigurationError(
+                f"tool {self.name}: needs_approval must be a bool, or a function of the arguments that is not async"
+            )
         self.description = description or summary
         self.idempotent, self.exclusive, self.timeout = idempotent, exclusive, timeout
+        self.needs_approval, self.external, self.retries = needs_approval, external, retries
         self._context_name, self._arguments = _signature(self.name, function, notes)
         self._is_async = inspect.iscoroutinefunction(function)
         self.schema = schema_of(self._arguments)
@@ -65,12 +77,19 @@ class FunctionTool(Tool, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
 
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return ``arguments`` checked against the hints and with their defaults, as JSON values."""
+        return msgspec.to_builtins(self._checked(arguments))
+
+    def _checked(self, arguments: dict[str, Any]) -> msgspec.Struct:
+        try:
+            return msgspec.convert(arguments, self._arguments)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise ToolValueError(f"invalid arguments: {error}") from error
+
     async def call(self, arguments: dict[str, Any], context: RunContext[Any]) -> Any:
         """Check ``arguments`` against the hints and call the function; one that is not async runs in a thread."""
-        try:
-            given = msgspec.convert(arguments, self._arguments)
-        except (msgspec.ValidationError, ValueError, RecursionError) as error:
-            raise ToolError(f"invalid arguments: {error}") from error
+        given = self._checked(arguments)
         values: dict[str, Any] = {name: getattr(given, name) for name in self._arguments.__struct_fields__}
         if self._context_name is not None:
             values[self._context_name] = context
@@ -99,6 +118,9 @@ def tool(
     idempotent: bool = False,
     exclusive: bool = False,
     timeout: float | None = None,
+    needs_approval: bool | Callable[[dict[str, Any]], bool] = False,
+    external: bool = False,
+    retries: int = 2,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function.
@@ -110,7 +132,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         function: The function, where the decorator has no arguments.
         **options: ``name`` and ``description`` in place of the function's own; ``idempotent``: a call that a crash
-            interrupted runs again; ``exclusive``: no other call runs beside it; ``timeout``: seconds a call may take.
+            interrupted runs again; ``exclusive``: no other call runs beside it; ``timeout``: seconds a call may take;
+            ``needs_approval``, ``external`` and ``retries``: see `Tool`.
 
     Raises:
         ConfigurationError: The function cannot be a tool.
