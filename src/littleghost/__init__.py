@@ -149,6 +149,9 @@ if TYPE_CHECKING:
         ToolPermissionError as ToolPermissionError,
     )
     from littleghost.errors import (
+        ToolRetry as ToolRetry,
+    )
+    from littleghost.errors import (
         ToolTimeoutError as ToolTimeoutError,
     )
     from littleghost.errors import (
@@ -159,6 +162,9 @@ if TYPE_CHECKING:
     )
     from littleghost.errors import (
         UnsupportedError as UnsupportedError,
+    )
+    from littleghost.errors import (
+        WallTimeExceededError as WallTimeExceededError,
     )
     from littleghost.events import (
         Committed as Committed,
@@ -238,11 +244,23 @@ if TYPE_CHECKING:
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
     )
+    from littleghost.prices import (
+        Prices as Prices,
+    )
     from littleghost.runs.compaction import (
         Compaction as Compaction,
     )
+    from littleghost.runs.hooks import (
+        Hooks as Hooks,
+    )
+    from littleghost.runs.limits import (
+        Budget as Budget,
+    )
     from littleghost.runs.limits import (
         RunLimits as RunLimits,
+    )
+    from littleghost.runs.limits import (
+        Spent as Spent,
     )
     from littleghost.runs.run import (
         Run as Run,
@@ -416,10 +434,16 @@ if TYPE_CHECKING:
         write_file as write_file,
     )
     from littleghost.tools.contract import (
+        Approval as Approval,
+    )
+    from littleghost.tools.contract import (
         RunContext as RunContext,
     )
     from littleghost.tools.contract import (
         Tool as Tool,
+    )
+    from littleghost.tools.contract import (
+        ToolPending as ToolPending,
     )
     from littleghost.tools.contract import (
         Toolset as Toolset,
@@ -477,10 +501,12 @@ _HOMES = {
         "ToolIsADirectoryError",
         "ToolNotADirectoryError",
         "ToolPermissionError",
+        "ToolRetry",
         "ToolTimeoutError",
         "ToolUnicodeError",
         "ToolValueError",
         "UnsupportedError",
+        "WallTimeExceededError",
     ),
     "events": (
         "Committed",
@@ -507,8 +533,10 @@ _HOMES = {
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
     "models.resolve": ("resolve_model",),
+    "prices": ("Prices",),
     "runs.compaction": ("Compaction",),
-    "runs.limits": ("RunLimits",),
+    "runs.hooks": ("Hooks",),
+    "runs.limits": ("Budget", "RunLimits", "Spent"),
     "runs.run": ("Run",),
     "runs.streaming": ("RunStream",),
     "runtime": ("Runtime",),
@@ -565,7 +593,7 @@ _HOMES = {
         "shell",
         "write_file",
     ),
-    "tools.contract": ("RunContext", "Tool", "Toolset"),
+    "tools.contract": ("Approval", "RunContext", "Tool", "ToolPending", "Toolset"),
     "tools.function": ("tool",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),

@@ -158,7 +158,7 @@ class Agent:
         input: Any = None,
         timeout: float | None = None,
         max_depth: int = 3,
-    ) -> AgentTool:
+    ) -> Tool:
         """Return a tool with which another agent gives this one a task. It sees nothing of the other's conversation, only the task.
 
         It works in a session of its own, in the same store, for the same actor; where the other agent's run stores nothing, neither does
@@ -187,11 +187,18 @@ class Agent:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Ask once, without a store and without a sandbox; see `Runtime.ask` for everything more."""
         async with Runtime() as runtime:
             return await runtime.ask(
-                self, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+                self,
+                message,
+                timeout=timeout,
+                cancellation=cancellation,
+                deps=deps,
+                limits=limits,
+                budget=budget,
             )
 
     def ask_sync(
@@ -202,10 +209,17 @@ class Agent:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Do what `ask` does, from synchronous code, also inside a running event loop."""
         return portal.call(
-            self.ask, message, timeout=timeout, cancellation=cancellation, deps=deps, limits=limits
+            self.ask,
+            message,
+            timeout=timeout,
+            cancellation=cancellation,
+            deps=deps,
+            limits=limits,
+            budget=budget,
         )
 
 

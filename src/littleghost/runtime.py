@@ -29,7 +29,6 @@ from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import NoJournal, SessionJournal
 from littleghost.runs.limits import (
     Budget,
-    PriceList,
     RunLimits,
     check_bound,
     deadline_for,
@@ -48,6 +47,7 @@ from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
+    from littleghost.prices import Prices
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
 
@@ -135,7 +135,7 @@ class Runtime:
             gets the run's `RunContext`.
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
-        prices: What model calls cost, for `Run.cost` and for limits on cost.
+        prices: What model calls cost, for `Run.cost`. Limits on cost take the table that comes with the library where none is given.
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -147,7 +147,7 @@ class Runtime:
         session_store: SessionStore | Callable[[], SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
-        prices: PriceList | None = None,
+        prices: Prices | None = None,
     ) -> None:
         if (
             session_store is not None
@@ -587,8 +587,10 @@ class Runtime:
         """Return ``compaction`` for ``model`` with its writer, its window and its price."""
         writer = model if compaction.model is None else self._model(compaction.model)
         window = compaction.window or model.context_window
-        if window is None and self._prices is not None:
-            window = self._prices.context_window(model.name, model.provider)
+        if window is None:
+            from littleghost.prices import Prices
+
+            window = (self._prices or Prices.bundled()).context_window(model.name, model.provider)
         return CompactionPlan(
             compaction=compaction,
             writer=writer,

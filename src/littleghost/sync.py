@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from littleghost.cancellation import CancellationToken
     from littleghost.events import Event
     from littleghost.message import Message
-    from littleghost.runs.limits import RunLimits
+    from littleghost.prices import Prices
+    from littleghost.runs.limits import Budget, RunLimits
     from littleghost.runs.run import Run
     from littleghost.sandboxes.contract import Sandbox
+    from littleghost.tools.contract import Approval
     from littleghost.workspace import Workspace
 
 __all__ = [
@@ -542,9 +544,12 @@ class Runtime:
         session_store: Store | contract.SessionStore | Callable[[], contract.SessionStore] | None = None,
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
+        prices: Prices | None = None,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
-        self._runtime = runtime.Runtime(session_store=store, workspace=workspace, sandbox=sandbox)
+        self._runtime = runtime.Runtime(
+            session_store=store, workspace=workspace, sandbox=sandbox, prices=prices
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -578,6 +583,7 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
     ) -> Run:
         """Do what `littleghost.Runtime.ask` does."""
         return portal.call(
@@ -591,6 +597,7 @@ class Runtime:
             cancellation=cancellation,
             deps=deps,
             limits=limits,
+            budget=budget,
         )
 
     def resume(
@@ -604,6 +611,9 @@ class Runtime:
         cancellation: CancellationToken | None = None,
         deps: Any = None,
         limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        approvals: Mapping[str, bool | Approval] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> Run:
         """Do what `littleghost.Runtime.resume` does."""
         return portal.call(
@@ -616,6 +626,9 @@ class Runtime:
             cancellation=cancellation,
             deps=deps,
             limits=limits,
+            budget=budget,
+            approvals=approvals,
+            results=results,
         )
 
     @contextmanager

@@ -200,7 +200,7 @@ async def test_nothing_after_the_end_matters(wire, model, end):
 
 
 async def test_a_server_that_does_not_hang_up_is_not_waited_for(wire, model, monkeypatch):
-    monkeypatch.setattr("littleghost.models.openai.TAIL_SECONDS", 0.1)  # and not for ever
+    monkeypatch.setattr("littleghost.models.exchange.TAIL_SECONDS", 0.1)  # and not for ever
     wire.play(
         [wire.delta(content="Hi"), wire.delta("stop"), "hang"], [wire.delta(content="Hi"), wire.done, "hang"]
     )
@@ -299,7 +299,7 @@ async def test_what_is_no_answer_is_asked_for_again(wire, model, rubbish):
 
 
 async def test_an_event_without_an_end(wire, model, monkeypatch):
-    monkeypatch.setattr("littleghost.models.chat_completions.MAX_EVENT", 10_000)
+    monkeypatch.setattr("littleghost.models.event_streams.MAX_EVENT", 10_000)
     wire.always([b"data: " + b"x" * 20_000])
     with pytest.raises(ModelProtocolError, match="10000 bytes"):
         await events_of(model)

@@ -92,7 +92,7 @@ def test_the_fields_a_class_declares_have_values_where_none_are_given(kind: type
         if base.__module__ == errors.__name__
     ]
     for name in declared:
-        assert getattr(kind("x"), name) in (None, "", 0.0)
+        assert getattr(kind("x"), name) in (None, "", 0.0, ())
 
 
 def test_the_constructors_of_the_common_errors():

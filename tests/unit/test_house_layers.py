@@ -21,6 +21,7 @@ LAYERS = """
     message
     transcript
     usage
+    prices
     cancellation
     events
     telemetry

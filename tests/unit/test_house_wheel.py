@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ PACKAGE = ROOT / "src" / "littleghost"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 # What may lie in the package. Another kind of file is welcome once it is named here.
-SUFFIXES = {".py", ".pyi", ".sql", ".typed", ".jinja"}
+SUFFIXES = {".py", ".pyi", ".sql", ".typed", ".jinja", ".json"}
 
 # What a source distribution must have to be built, tested and read, and what must never be in one.
 SDIST_HAS = {
@@ -65,6 +66,11 @@ def test_the_wheel_is_the_package_and_its_metadata(wheel: zipfile.ZipFile):
 
 def test_the_wheel_is_typed(wheel: zipfile.ZipFile):
     assert "littleghost/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_has_the_table_of_prices(wheel: zipfile.ZipFile):
+    table = json.loads(wheel.read("littleghost/prices.json"))
+    assert {"anthropic", "aws", "google", "openai"} <= table["providers"].keys()
 
 
 def test_the_core_needs_msgspec_and_nothing_else(wheel: zipfile.ZipFile):

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 from littleghost.content import Document, Image, Reasoning, Text, ToolResult, ToolUse
 from littleghost.events import ModelEnded
 from littleghost.message import Message
-from littleghost.models.chat_completions import (
-    AnswerStream,
-    CutError,
-    ServerSentEvents,
-    chat_messages,
-    chat_tools,
-    read_arguments,
-    read_usage,
-)
+from littleghost.models.arguments import read_arguments
+from littleghost.models.chat_completions import ChatAnswer, chat_messages, chat_tools, read_usage
 from littleghost.models.contract import ToolSpec
+from littleghost.models.event_streams import AnswerStream, CutError, ServerSentEvents
 from littleghost.usage import Usage
 
 PNG = Image(data=b"\x89PNG", media_type="image/png")
@@ -246,7 +240,7 @@ def test_however_the_bytes_are_split_the_answer_is_the_same(texts, newline, data
     raw = stream_of(*map(chunk, texts), chunk(finish="stop"), "[DONE]", newline=newline)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
     pieces = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-    answer = AnswerStream()
+    answer = AnswerStream(ChatAnswer())
     events = [event for piece in [*pieces, None] for event in answer.feed(piece)]
     events += answer.end()
     assert answer.closed
@@ -259,7 +253,7 @@ def test_however_the_bytes_are_split_the_answer_is_the_same(texts, newline, data
 def test_a_stream_cut_anywhere_is_whole_or_cut(data):
     raw = stream_of(chunk("Hello"), chunk(" there"), chunk(finish="stop"), "[DONE]")
     at = data.draw(st.integers(0, len(raw)))
-    answer = AnswerStream()
+    answer = AnswerStream(ChatAnswer())
     try:
         for piece in (raw[:at], None):
             list(answer.feed(piece))

@@ -221,7 +221,7 @@ def made(cls: type[Any], status: int = 400, body: object = None) -> Any:
 
 
 def mapped(error: Exception) -> BaseException:
-    raised = OpenAIModel("tiny", base_url="http://model.test/v1")._failed(error)
+    raised = OpenAIModel("tiny", base_url="http://model.test/v1")._failures.of(error)
     inner = raised.error if isinstance(raised, Again) else raised
     assert inner.__cause__ is error
     assert isinstance(inner, ModelError | CredentialError | ConfigurationError)

@@ -15,9 +15,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from littleghost import data
 from littleghost.content import Block, Document, Image, Reasoning, Text, ToolResult, ToolUse
-from littleghost.errors import DataError, ModelProtocolError
+from littleghost.errors import ModelProtocolError
 from littleghost.events import (
     ModelEnded,
     ModelEvent,
@@ -27,25 +26,20 @@ from littleghost.events import (
     ToolCallStarted,
 )
 from littleghost.message import Message
-from littleghost.models.contract import ToolSpec
+from littleghost.models.arguments import mend, pair, read_arguments, whole_characters
+from littleghost.models.contract import AnswerFormat, ToolSpec
+from littleghost.models.strict import fits_strict
 from littleghost.usage import Usage
 
 __all__ = [
-    "Answer",
-    "AnswerStream",
-    "CutError",
-    "NotTheAPIError",
-    "ServerFaultError",
-    "ServerSentEvents",
+    "ChatAnswer",
+    "chat_choice",
+    "chat_format",
     "chat_messages",
     "chat_tools",
-    "read_arguments",
-    "read_json",
     "read_usage",
 ]
 
-MAX_EVENT = 8 * 1024 * 1024
-"""Bytes of one event; a server that sends more without an end has failed."""
 MAX_ID = 40
 """Characters of a call's id that OpenAI takes; conversations begun with another provider may have longer ones."""
 
@@ -88,6 +82,20 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
         }
         for tool in tools
     ]
+
+
+def chat_choice(choice: str) -> Any:
+    """Return what must be called in the form of a request."""
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def chat_format(form: AnswerFormat) -> dict[str, Any]:
+    """Return the form of an answer in that of a request: strict where the schema permits it."""
+    described = {"description": form.description} if form.description else {}
+    schema = {"name": form.name, **described, "schema": form.schema, "strict": fits_strict(form.schema)}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _assistant(message: Message) -> dict[str, Any]:
@@ -163,178 +171,6 @@ def _short(identifier: str) -> str:
 # -- streams
 
 
-class ServerSentEvents:
-    """Takes the bytes of an event stream as they come, gives the data of each event.
-
-    ``event``, ``id`` and ``retry`` fields and comments are passed over; an ``error`` field, which some servers write, counts as
-    data.
-    Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
-    """
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[bytes] = []
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of the events that ``piece`` completes.
-
-        Raises:
-            ModelProtocolError: An event has no end.
-        """
-        pending = self._rest + piece
-        # A line may end in \n, \r\n or \r; a \r at the very end may be half of a \r\n.
-        ended = b"\r\n" in pending or b"\r" in pending
-        if ended:
-            tail = b"\r" if pending.endswith(b"\r") else b""
-            pending = pending[: len(pending) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
-        *lines, self._rest = pending.split(b"\n")
-        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT:
-            raise ModelProtocolError(f"the stream has an event of more than {MAX_EVENT} bytes")
-        return [event for line in lines if (event := self._line(line)) is not None]
-
-    def end(self) -> bytes | None:
-        """Return what an event without its closing blank line holds; many servers leave that line out at the end."""
-        last = self._line(self._rest.rstrip(b"\r")) if self._rest else None
-        self._rest = b""
-        return last if last is not None else self._line(b"")
-
-    def _line(self, line: bytes) -> bytes | None:
-        if not line:
-            event = b"\n".join(self._data) if self._data else None
-            self._data = []
-            return event
-        name, _, value = line.partition(b":")
-        if name in (b"data", b"error"):
-            self._data.append(value.removeprefix(b" "))
-        return None
-
-
-class _Document:
-    """Takes an answer that comes as one JSON document, from a server that does not stream."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size > MAX_EVENT:
-            raise ModelProtocolError(f"the answer has more than {MAX_EVENT} bytes")
-        return []
-
-    def end(self) -> bytes | None:
-        return b"".join(self._pieces)
-
-
-class CutError(Exception):
-    """A stream ended before its answer did."""
-
-
-class NotTheAPIError(ModelProtocolError):
-    """What answered is no model's server; asking it again will not help."""
-
-
-class ServerFaultError(Exception):
-    """A server told of an error in the middle of its answer.
-
-    Args:
-        body: The error object.
-    """
-
-    def __init__(self, body: Any) -> None:
-        super().__init__("the server told of an error in its answer")
-        self.body = body
-
-
-class AnswerStream:
-    """Takes the bytes of an answer as they come, gives its events.
-
-    An answer is complete when the server said why the model stopped, or closed the stream by ``[DONE]``; what goes wrong after
-    that does not matter any more.
-    """
-
-    def __init__(self) -> None:
-        self._answer = Answer()
-        self._reader: ServerSentEvents | _Document | None = None
-        self.closed = False
-        """Whether nothing is to be expected any more."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the server said why the model stopped; its usage may follow."""
-        return self._answer.finished
-
-    def feed(self, piece: bytes | None) -> Iterator[ModelEvent]:
-        """Yield the events of ``piece``; ``None`` means that no more bytes come.
-
-        Raises:
-            CutError: No more bytes come, and the answer is not complete.
-            ModelProtocolError: The bytes are no answer.
-            ServerFaultError: The server told of an error.
-        """
-        for payload in self._payloads(piece):
-            if payload.strip() == b"[DONE]":
-                self.closed = True
-                break
-            try:
-                chunk = read_json(payload)
-                fault = cast("dict[str, Any]", chunk).get("error") if isinstance(chunk, dict) else None
-                if fault:
-                    raise ServerFaultError(fault)
-                yield from self._answer.feed(chunk)
-            except (ModelProtocolError, ServerFaultError) as error:
-                if self.finished:
-                    break
-                if piece is None and isinstance(error, ModelProtocolError):
-                    raise CutError from error  # half an event
-                raise
-        else:
-            if piece is not None:
-                return
-            if not self.finished:
-                raise CutError
-        self.closed = self.closed or piece is None
-        if self.closed and not self._answer.begun:
-            raise ModelProtocolError("the model's server ended its answer without having begun it")
-
-    def end(self) -> Iterator[ModelEvent]:
-        """Yield what is left to tell of a complete answer, `ModelEnded` last."""
-        return self._answer.end()
-
-    def _payloads(self, piece: bytes | None) -> list[bytes]:
-        if piece is None:
-            last = self._reader.end() if self._reader is not None else None
-            return [] if last is None else [last]
-        if self._reader is None:
-            start = piece.lstrip()[:1]
-            if not start:
-                return []
-            if start == b"<":
-                raise NotTheAPIError("a web page came in place of an answer; is base_url right?")
-            self._reader = _Document() if start == b"{" else ServerSentEvents()
-        return self._reader.feed(piece)
-
-
-def read_json(raw: bytes) -> Any:
-    """Return the JSON value in ``raw``.
-
-    Raises:
-        ModelProtocolError: It is no JSON, or not UTF-8.
-    """
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
-    try:
-        # Slower, and takes halves of a surrogate pair, which some servers send in two events.
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ModelProtocolError(
-            f"the model's server sent an event that is not JSON ({len(raw)} bytes)"
-        ) from error
-
-
 class _Call:
     """A tool call that is being streamed."""
 
@@ -358,7 +194,7 @@ class _Call:
         return last.rstrip().endswith("}") and read_arguments("".join(self.arguments))[1] is None
 
 
-class Answer:
+class ChatAnswer:
     """Takes the chunks of an answer as they come, gives its events and at the end the message.
 
     Calls are told apart by ``index`` and ``id``, by their names where a server sends neither. A call is announced once its name
@@ -374,10 +210,7 @@ class Answer:
         self._announced: list[_Call] = []
         self._usage: Any = None
         self._stop: Literal["end", "length", "filter"] = "end"
-        self.finished = False
-        """Whether the server said why the model stopped."""
-        self.begun = False
-        """Whether any chunk was understood."""
+        self.begun = self.finished = self.closed = False  # it is closed by [DONE], not by a chunk
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, a decoded event of the stream or a whole answer in one.
@@ -458,8 +291,8 @@ class Answer:
                 yield from self._call(cast("dict[str, Any]", call))
 
     def _say(self, kind: str, piece: str, *, last: bool = False) -> Iterator[ModelEvent]:
-        piece, self._halves[kind] = _whole_characters(self._halves[kind] + piece, last=last)
-        piece = _mend(piece)
+        piece, self._halves[kind] = whole_characters(self._halves[kind] + piece, last=last)
+        piece = mend(piece)
         if not piece:
             return
         if kind == "text":
@@ -527,18 +360,18 @@ class Answer:
             return
         call.position = len(self._announced)
         self._announced.append(call)
-        call.name = _mend(call.name.strip())
-        call.id = _mend(call.id) or f"call_{uuid.uuid4().hex[:24]}"
+        call.name = mend(call.name.strip())
+        call.id = mend(call.id) or f"call_{uuid.uuid4().hex[:24]}"
         yield ToolCallStarted(index=call.position, id=call.id, name=call.name or "unnamed")
         if call.arguments:  # they came before the name
-            yield ToolCallArguments(index=call.position, arguments=_mend("".join(call.arguments)))
+            yield ToolCallArguments(index=call.position, arguments=mend("".join(call.arguments)))
 
     def _argue(self, call: _Call, piece: str, *, last: bool = False) -> Iterator[ModelEvent]:
-        piece, call.held = _whole_characters(call.held + piece, last=last)
+        piece, call.held = whole_characters(call.held + piece, last=last)
         if piece:
-            call.arguments.append(_pair(piece))
+            call.arguments.append(pair(piece))
             if call.position is not None:
-                yield ToolCallArguments(index=call.position, arguments=_mend(piece))
+                yield ToolCallArguments(index=call.position, arguments=mend(piece))
 
 
 def _first(choices: Any) -> dict[str, Any] | None:
@@ -550,62 +383,6 @@ def _first(choices: Any) -> dict[str, Any] | None:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _whole_characters(text: str, *, last: bool) -> tuple[str, str]:
-    """Return ``text`` without the first half of a surrogate pair at its end, and that half."""
-    if not last and text and "\ud800" <= text[-1] <= "\udbff":
-        return text[:-1], text[-1]
-    return text, ""
-
-
-def _pair(text: str) -> str:
-    """Return ``text`` with surrogate pairs made one character; lone halves stay."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _mend(text: str) -> str:
-    """Return ``text`` with surrogate pairs made one character and lone halves replaced."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
-    """Return the arguments of a call, or an empty object and what is wrong with them.
-
-    The reason does not repeat the arguments, so it can be shown and stored.
-    """
-    if not text.strip():
-        return {}, "the arguments are empty"
-    try:
-        value: Any = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
-    except RecursionError:
-        return {}, f"the arguments nest deeper than {data.MAX_DEPTH}"
-    except json.JSONDecodeError as error:
-        return {}, f"the arguments are not valid JSON: {error.msg} at character {error.pos}"
-    except ValueError as error:
-        return {}, f"the arguments are not valid JSON: {error}"
-    if not isinstance(value, dict):
-        return {}, "the arguments are not a JSON object"
-    try:
-        return data.unpack(data.pack_object(value, "arguments")), None
-    except DataError as error:
-        path = error.path if len(error.path) <= 80 else error.path[:79] + "…"
-        return {}, f"{path}: {error.reason}"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("an object has the same key twice")  # which of them was meant, nobody knows
-    return members
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 def read_usage(usage: Any) -> Usage:

@@ -199,10 +199,16 @@ class Driver:
         try:
             await self._stopping.cut(self._hooks.before_run(new))
         except Stopped:
-            raise cast("Exception", self._stopping.error) from None  # nothing has been committed
+            raise self._stopped() from None
         except HookFailed as failure:
             return Ending(outcome="failed", error=failure.error)
         return None
+
+    def _stopped(self) -> BaseException:
+        """Return what to raise where the run was told to stop before anything was committed."""
+        if self._stopping.by_caller:
+            return asyncio.CancelledError("the run was cancelled before anything was committed")
+        return cast("Exception", self._stopping.error)
 
     async def _after(self, hooks: HookChain, run: Run) -> Run:
         """Call the hooks after a run; return the run as it is then."""
@@ -270,7 +276,7 @@ class Driver:
     async def _commit(self, messages: tuple[Message, ...]) -> int:
         """Commit, whatever happens: a cancellation is noted, and the commit made sure of by sending it again."""
         if not self._committed and self._stopping.error is not None:
-            raise self._stopping.error
+            raise self._stopped()
         if self._counting:
             self._book.notes = msgspec.structs.replace(self._book.notes, spent=self._spent())
         state, notes = self._state.packed, self._book.notes

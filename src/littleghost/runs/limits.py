@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -13,7 +13,10 @@ from littleghost.errors import ConfigurationError, LimitExceededError, WallTimeE
 from littleghost.models.contract import Model
 from littleghost.usage import Usage
 
-__all__ = ["Budget", "PriceList", "RunLimits", "Spent"]
+if TYPE_CHECKING:
+    from littleghost.prices import Prices
+
+__all__ = ["Budget", "RunLimits", "Spent"]
 
 LEAST = {"tool_calls": 0, "identical_calls": 2}
 AMOUNTS = {"wall_time": "number of seconds", "cost": "number of US dollars"}
@@ -131,20 +134,8 @@ def deadline_for(
     return None if timeout is None else Deadline(timeout), None
 
 
-class PriceList(Protocol):
-    """What a runtime has to know of prices."""
-
-    def cost(self, model: str, usage: Usage, provider: str | None = None) -> float | None:
-        """Return what ``usage`` of ``model`` costs in US dollars, ``None`` where that is not known."""
-        ...
-
-    def context_window(self, model: str, provider: str | None = None) -> int | None:
-        """Return how many tokens ``model`` takes in, ``None`` where that is not known."""
-        ...
-
-
 def price_of(
-    model: Model, prices: PriceList | None, limits: RunLimits, budget: Budget | None
+    model: Model, prices: Prices | None, limits: RunLimits, budget: Budget | None
 ) -> Callable[[Usage], float | None] | None:
     """Return what tells the price of a call of ``model``, ``None`` where nobody asks for it.
 
@@ -153,14 +144,17 @@ def price_of(
     """
     limited = limits.cost is not None or (budget is not None and budget.cost is not None)
     if prices is None:
-        if limited:
-            raise ConfigurationError("a limit on cost needs prices; give Runtime(prices=…) some")
-        return None
+        if not limited:
+            return None
+        from littleghost.prices import Prices
+
+        prices = Prices.bundled()
+    known = prices
     if limited and prices.cost(model.name, Usage(), model.provider) is None:
         raise ConfigurationError(
-            f"a limit on cost needs the price of {model.name!r}, which is not known; give Runtime(prices=…) one"
+            f"a limit on cost needs the price of {model.name!r}, which is not known; give Runtime(prices=…) a table that has it"
         )
-    return lambda usage: prices.cost(model.name, usage, model.provider)
+    return lambda usage: known.cost(model.name, usage, model.provider)
 
 
 def rest_of(

@@ -1,4 +1,4 @@
-"""For tests: fakes, fault injection, and conformance kits for stores and sandboxes of your own. Needs no pytest."""
+"""For tests: fakes, fault injection, and conformance kits for models, stores and sandboxes of your own. Needs no pytest."""
 
 from __future__ import annotations
 
@@ -27,6 +27,36 @@ if TYPE_CHECKING:
     from littleghost.testing.faults import (
         FaultyStore as FaultyStore,
     )
+    from littleghost.testing.model_chat import (
+        ChatDialect as ChatDialect,
+    )
+    from littleghost.testing.model_dialect import (
+        Dialect as Dialect,
+    )
+    from littleghost.testing.model_dialect import (
+        Said as Said,
+    )
+    from littleghost.testing.model_dialect import (
+        Seen as Seen,
+    )
+    from littleghost.testing.model_gemini import (
+        GeminiDialect as GeminiDialect,
+    )
+    from littleghost.testing.model_kit import (
+        check_model as check_model,
+    )
+    from littleghost.testing.model_kit import (
+        model_clauses as model_clauses,
+    )
+    from littleghost.testing.model_server import (
+        ModelServer as ModelServer,
+    )
+    from littleghost.testing.model_server import (
+        Reply as Reply,
+    )
+    from littleghost.testing.model_trial import (
+        Subject as Subject,
+    )
     from littleghost.testing.sandbox_kit import (
         check_sandbox as check_sandbox,
     )
@@ -44,6 +74,12 @@ _HOMES = {
     "littleghost.models.scripted": ("FunctionModel", "ScriptError", "ScriptedModel"),
     "littleghost.testing.conformance": ("Clause", "ClauseFailure", "Report"),
     "littleghost.testing.faults": ("FaultyStore",),
+    "littleghost.testing.model_chat": ("ChatDialect",),
+    "littleghost.testing.model_dialect": ("Dialect", "Said", "Seen"),
+    "littleghost.testing.model_gemini": ("GeminiDialect",),
+    "littleghost.testing.model_kit": ("check_model", "model_clauses"),
+    "littleghost.testing.model_server": ("ModelServer", "Reply"),
+    "littleghost.testing.model_trial": ("Subject",),
     "littleghost.testing.sandbox_kit": ("check_sandbox", "sandbox_clauses"),
     "littleghost.testing.store_kit": ("check_store", "store_clauses"),
 }

@@ -1,0 +1,89 @@
+"""The conformance kit for models, over every adapter of ours, against servers that speak its provider's format."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from littleghost.errors import ConfigurationError
+from littleghost.message import Message
+from littleghost.models.contract import Model, ModelRequest
+from littleghost.models.network import VARIABLE
+from littleghost.models.retry import RetryPolicy
+from littleghost.testing.conformance import Clause, ClauseSkipped
+from littleghost.testing.model_chat import ChatDialect
+from littleghost.testing.model_gemini import GeminiDialect
+from littleghost.testing.model_kit import model_clauses, model_offers
+from littleghost.testing.model_trial import Subject
+
+
+def impatient(model: Any, retries: int) -> Model:
+    """Waits are short, so that tests are quick; what a server asks is waited for in full."""
+    model._policy = RetryPolicy(retries=retries, base=0.001)
+    return model
+
+
+def chat(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.openai import OpenAIModel
+
+    return impatient(OpenAIModel("tiny", base_url=url, api_key=key, **options), retries)
+
+
+def gemini(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.gemini import GeminiModel
+
+    return impatient(GeminiModel("gemini-3-pro", base_url=url, api_key=key, **options), retries)
+
+
+def vertex(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from google.oauth2.credentials import Credentials
+
+    from littleghost.models.gemini import GeminiModel
+
+    place = {"project": "p", "location": "europe-west1", "credentials": Credentials(token=key)}
+    model = GeminiModel("gemini-3-pro", vertex=True, base_url=url, **place, **options)
+    return impatient(model, retries)
+
+
+SUBJECTS: dict[str, tuple[str, Subject]] = {
+    "chat": ("openai", Subject(chat, ChatDialect)),
+    "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
+    "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
+}
+"""By name: the SDK that it needs, and what is tried. Another adapter is one more line, and its maker."""
+
+
+def offers(subject: Subject) -> frozenset[str]:
+    return model_offers(subject)
+
+
+@pytest.fixture
+def subject(request: pytest.FixtureRequest, require: Callable[[object, str, str], None]) -> Subject:
+    sdk, subject = SUBJECTS[request.param]
+    require(importlib.util.find_spec(sdk), sdk, "pip install 'littleghost[all]'")
+    return subject
+
+
+@pytest.mark.parametrize("clause", model_clauses(), ids=lambda clause: clause.name)
+@pytest.mark.parametrize("subject", SUBJECTS, indirect=True)
+async def test_the_clause_holds(subject: Subject, clause: Clause) -> None:
+    missing = clause.missing(offers(subject))
+    if missing:
+        pytest.skip(f"not offered: {', '.join(sorted(missing))}")
+    try:
+        await clause.run(subject)
+    except ClauseSkipped as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, indirect=True)
+async def test_requests_can_be_forbidden(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "forbid")
+    model = subject.make("http://model.invalid/v1", key="k" * 20, retries=0)
+    with pytest.raises(ConfigurationError, match=VARIABLE):
+        async for _ in model.stream(ModelRequest(messages=[Message.user("Hello")])):
+            pass
+    await model.aclose()
