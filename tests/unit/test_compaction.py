@@ -28,6 +28,7 @@ from littleghost import (
     ToolUse,
     Usage,
     UsageReported,
+    sync,
     tool,
     transcript,
 )
@@ -152,6 +153,29 @@ async def test_it_is_counted_and_told() -> None:
     assert "summary" not in "".join(event.text for event in told if isinstance(event, TextDelta))
     assert len([event for event in told if isinstance(event, UsageReported)]) == len(starts)
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
+
+
+async def test_streamed_plain_and_synchronous_are_the_same() -> None:
+    async def plain(runtime: Runtime, agent: Agent) -> Any:
+        return await runtime.ask(agent, "Read.", session_id="s")
+
+    async def streamed(runtime: Runtime, agent: Agent) -> Any:
+        async with runtime.stream(agent, "Read.", session_id="s") as events:
+            async for _ in events:
+                pass
+        return events.run
+
+    async def synchronous(runtime: Runtime, agent: Agent) -> Any:
+        return sync.Runtime(session_store=runtime.session_store).ask(agent, "Read.", session_id="s")
+
+    seen: list[Any] = []
+    for ask in (plain, streamed, synchronous):
+        library, store = Library(), MemoryStore()
+        async with Runtime(session_store=store) as runtime:
+            run = await ask(runtime, Agent(library.model, tools=[page], compaction=plan()))
+        notes = (await Session(id="s", store=store).metadata())["littleghost"]
+        seen.append((run.messages, run.usage, run.steps, library.summaries, library.asked, notes["summary"]))
+    assert seen[0] == seen[1] == seen[2]
 
 
 async def test_without_it_nothing_changes() -> None:
