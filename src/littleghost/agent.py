@@ -23,6 +23,7 @@ from littleghost.tools.function import FunctionTool
 
 __all__ = ["Agent"]
 
+ORDINARY = RunLimits()
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 
 
@@ -97,7 +98,7 @@ class Agent:
         twice = sorted({item for item in names if names.count(item) > 1})
         if twice:
             raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
-        self._limits = limits or RunLimits()
+        self._limits = limits or ORDINARY
         self._settings: dict[str, Any] = data.unpack(data.pack_object(settings or {}, "settings"))
         self._name = name
 

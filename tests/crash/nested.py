@@ -1,4 +1,5 @@
-"""The other scenario: an agent that uses an agent as a tool, and whose conversation is too long for its model."""
+"""The scenarios ``nested``, an agent that uses an agent as a tool, and whose conversation is too long for its model, and ``nested waits``,
+where a call of the inner agent waits for approval."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import Any
 from scenario import ANSWER, Ledger, Point, Probed, ProbedModel, ProbedStore
 
 from littleghost import Agent, Compaction, Message, ModelRequest, RunContext, ToolUse
-from littleghost.testing import FunctionModel
 
 WINDOW = 800
 """Tokens. What `Catalogue` gives fills most of it."""
@@ -31,8 +31,7 @@ class Named(ProbedModel):
         async def named(name: str) -> None:
             await point(f"{who} {name}")
 
-        super().__init__(named)
-        self._inner = FunctionModel(reply)
+        super().__init__(named, reply)
 
 
 def _calls(*uses: tuple[str, str]) -> Message:
@@ -61,7 +60,7 @@ def inner_reply(request: ModelRequest) -> Message | str:
     return INNER_ANSWER if answered else _calls(("order", "A7"), ("reserve", "A7"))
 
 
-def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedStore]:
+def make(folder: Path, point: Point, granularity: str, scenario: str) -> tuple[Agent, ProbedStore]:
     """Return the agent of the scenario and the store that it uses."""
     ledger = Ledger(folder / "effects")
 
@@ -71,9 +70,11 @@ def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedSto
         before = re.search(r"results: (\d+)", text)
         return f"results: {(int(before[1]) if before else 0) + len(re.findall(r'^(?:result|error): ', text, re.MULTILINE))}"
 
+    reserve = Probed("reserve", point, ledger, idempotent=True)
+    reserve.needs_approval = scenario == "nested waits"
     buyer = Agent(
         Named("inner", point, inner_reply),
-        tools=[Probed("order", point, ledger, state=True), Probed("reserve", point, ledger, idempotent=True)],
+        tools=[Probed("order", point, ledger, state=True), reserve],
         name="buyer",
     )
     tools = [

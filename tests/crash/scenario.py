@@ -1,4 +1,7 @@
-"""One agent that uses every kind of tool, and a point before and after each of its effects where it can be stopped.
+"""Two agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
+
+The one of ``plain`` only runs tools; that of ``waits`` also has hooks, a budget, a tool that retries, and calls that wait for a person or
+for a result from elsewhere.
 
 Run as a program it performs a list of scenarios, each in a process of its own that is killed at a point by ``SIGKILL``::
 
@@ -17,16 +20,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from littleghost import (
     Agent,
+    Approval,
+    Budget,
+    Hooks,
     Message,
     Model,
+    Run,
     RunContext,
     Runtime,
     SessionNotFoundError,
     SQLiteStore,
     Text,
     Tool,
+    ToolRetry,
     ToolUse,
 )
 from littleghost.testing import FunctionModel
@@ -86,7 +96,7 @@ class Probed(Tool):
     async def call(self, arguments: dict[str, Any], context: RunContext) -> Any:
         await self._point(f"{self.name} starts")
         if self._ledger is not None:
-            self._ledger.enter(self.name, str(context.idempotency_key))
+            self._ledger.enter(f"{self.name} {arguments['sku']}", str(context.idempotency_key))
             await self._point(f"{self.name} took effect")
         if self._state:
             context.state["ordered"] = [*context.state.get("ordered", []), arguments["sku"]]
@@ -95,10 +105,49 @@ class Probed(Tool):
         return f"{self.name} {arguments['sku']} done"
 
 
+class Flaky(Probed):
+    """A tool whose first attempt in each process fails in a way that passes."""
+
+    failed = False
+
+    async def call(self, arguments: dict[str, Any], context: RunContext) -> Any:
+        if not self.failed:
+            self.failed = True
+            await self._point("flaky fails")
+            raise ToolRetry("not yet", after=0)
+        return await super().call(arguments, context)
+
+
+class ProbedHooks(Hooks):
+    """Hooks with a point in each; they ask for a second one of every article that is looked at."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+
+    async def before_run(self, *_: Any) -> None:
+        await self._point("before run")
+
+    async def before_model(self, *_: Any) -> None:
+        await self._point("before model")
+
+    async def after_model(self, *_: Any) -> None:
+        await self._point("after model")
+
+    async def before_tool(self, context: RunContext, call: ToolUse) -> ToolUse | None:
+        await self._point("before tool")
+        return msgspec.structs.replace(call, input={"sku": "A7 twice"}) if call.name == "look" else None
+
+    async def after_tool(self, *_: Any) -> None:
+        await self._point("after tool")
+
+    async def after_run(self, *_: Any) -> None:
+        await self._point("after run")
+
+
 class ProbedModel(Model):
     """A model with a point before and after each answer, and in the middle of its text."""
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, reply: Callable[[Any], Message | str]) -> None:
         self._point = point
         self._inner = FunctionModel(reply)
 
@@ -123,11 +172,31 @@ class ProbedStore(SQLiteStore):
 
 def reply(request: Any) -> Message | str:
     """Answer by what the conversation holds, so that it makes no difference who asks."""
+    return _next(request, [[("look", "A7"), ("order", "A7"), ("reserve", "A7")], [("order", "B2")]])
+
+
+def reply_waiting(request: Any) -> Message | str:
+    """Do the same for the scenario in which calls wait."""
+    first = [("look", "A7"), ("order", "A7"), ("weigh", "A7"), ("reserve", "A7"), ("discard", "A7")]
+    return _next(request, [first, [("flaky", "B2")]])
+
+
+ANSWERS: dict[str, Any] = {
+    "order": {"approvals": Approval(approved=True, arguments={"sku": "A8"})},
+    "reserve": {"approvals": True},
+    "discard": {"approvals": Approval(approved=False, reason="Keep it.")},
+    "weigh": {"results": "12 kg"},
+}
+"""What a person answers to the calls of each tool that wait."""
+
+
+def _next(request: Any, turns: list[list[tuple[str, str]]]) -> Message | str:
     answered = [result for message in request.messages for result in message.tool_results]
-    if not answered:
-        uses = [("look", "A7"), ("order", "A7"), ("reserve", "A7")]
-    elif len(answered) == 3:
-        uses = [("order", "B2")]
+    done = 0
+    for uses in turns:
+        if len(answered) == done:
+            break
+        done += len(uses)
     else:
         return ANSWER
     calls = [
@@ -136,25 +205,50 @@ def reply(request: Any) -> Message | str:
     return Message.assistant([Text("Working on it. "), *calls])
 
 
-def make(folder: Path, point: Point, granularity: str) -> tuple[Agent, ProbedStore]:
-    """Return the agent of the scenario and the store that it uses."""
+def make(folder: Path, point: Point, granularity: str, scenario: str = "plain") -> tuple[Agent, ProbedStore]:
+    """Return the agent of a scenario and the store that it uses."""
+    if scenario.startswith("nested"):
+        return importlib.import_module("nested").make(folder, point, granularity, scenario)
     ledger = Ledger(folder / "effects")
+    waits = scenario == "waits"
     tools = [
         Probed("look", point, None),
         Probed("order", point, ledger, state=True),
         Probed("reserve", point, ledger, idempotent=True),
     ]
+    if waits:
+        discard, weigh = Probed("discard", point, ledger), Probed("weigh", point, ledger)
+        for each in [*tools[1:], discard]:
+            each.needs_approval = True
+        weigh.external = True
+        tools += [discard, weigh, Flaky("flaky", point, ledger, idempotent=True)]
     store = ProbedStore(folder / "sessions.db")
     store.point = point
     store.granularity = granularity  # type: ignore[assignment]
-    return Agent(ProbedModel(point), instructions="You order things.", tools=tools), store
+    agent = Agent(
+        ProbedModel(point, reply_waiting if waits else reply),
+        instructions="You order things.",
+        tools=tools,
+        hooks=[ProbedHooks(point)] if waits else (),
+        budget=Budget(turns=50) if waits else None,
+        name="orders" if waits else "agent",
+    )
+    return agent, store
 
 
-async def perform(
-    folder: Path, how: str, point: Points, granularity: str, scene: str = "scenario"
-) -> dict[str, Any]:
-    """Ask, or go on, and return what became of it. ``scene`` is the module whose agent is asked."""
-    agent, store = importlib.import_module(scene).make(folder, point, granularity)
+async def answer(runtime: Runtime, agent: Agent, run: Run, point: Point, **who: Any) -> Run:
+    """Answer what a run waits for, one call after another, until it waits for nothing."""
+    while run.outcome == "suspended":
+        await point("suspended")
+        call = run.pending[-1]
+        given = {kind: {call.id: value} for kind, value in ANSWERS[call.name].items()}
+        run = await runtime.resume(agent, **who, **given)
+    return run
+
+
+async def perform(folder: Path, how: str, point: Points, granularity: str, scenario: str) -> dict[str, Any]:
+    """Ask, or go on, and return what became of it."""
+    agent, store = make(folder, point, granularity, scenario)
     async with Runtime(session_store=store) as runtime:
         who = {"session_id": "s", "actor_id": "a"}
         if how == "resume":
@@ -164,6 +258,7 @@ async def perform(
                 run = await runtime.ask(agent, QUESTION, **who)
         else:
             run = await runtime.ask(agent, QUESTION, **who)
+        run = await answer(runtime, agent, run, point, **who)
     await store.aclose()
     return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
 
@@ -181,7 +276,7 @@ def main() -> None:
             result.unlink(missing_ok=True)
             point = Points(job["at"], lambda: os.kill(os.getpid(), signal.SIGKILL))
             try:
-                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["scene"]))
+                answer = asyncio.run(perform(folder, job["how"], point, job["granularity"], job["scenario"]))
             except BaseException as error:
                 answer = {"outcome": f"{type(error).__name__}: {error}", "points": point.names}
             result.write_text(json.dumps(answer))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import ANSWER, QUESTION, Ledger, Points, make
+from scenario import ANSWER, ANSWERS, QUESTION, Ledger, Points, answer, make
 
 from littleghost import (
     CancellationToken,
@@ -29,12 +29,12 @@ class Attempt:
     """One run that is stopped at one point in one way."""
 
     def __init__(
-        self, folder: Path, how: str, at: int | None, granularity: str, make: Callable[..., Any] = make
+        self, folder: Path, how: str, at: int | None, granularity: str, scenario: str = "plain"
     ) -> None:
-        self.folder, self.how, self.granularity, self.make = folder, how, granularity, make
+        self.folder, self.how, self.granularity, self.scenario = folder, how, granularity, scenario
         self.token = CancellationToken()
         self.points = Points(at, self._stop)
-        self.agent, self.store = self.make(folder, self.points, granularity)
+        self.agent, self.store = make(folder, self.points, granularity, scenario)
         self.run: Run | None = None
         self.raised: BaseException | None = None
 
@@ -63,44 +63,64 @@ class Attempt:
             options["timeout"] = 0.25
         try:
             async with Runtime(session_store=self.store) as runtime:
-                if self.how == "reader leaves":
-                    async with runtime.stream(self.agent, QUESTION, **options) as events:
-                        async for _ in events:
-                            if self._leave.is_set():
-                                break
-                    self.run = events.run
-                else:
-                    self.run = await runtime.ask(self.agent, QUESTION, **options)
+                self.run = await self._say(runtime, QUESTION, options)
+                while self.run.outcome == "suspended" and not self._leave.is_set():
+                    await self.points("suspended")
+                    call = self.run.pending[-1]
+                    given = {kind: {call.id: value} for kind, value in ANSWERS[call.name].items()}
+                    self.run = await self._say(runtime, None, {**options, **given})
                 await asyncio.sleep(0)  # a cancellation that came too late for the run arrives here
         except (asyncio.CancelledError, RunCancelled, DeadlineExceeded) as error:
             self.raised = error
+
+    async def _say(self, runtime: Runtime, message: str | None, options: dict[str, Any]) -> Run:
+        if self.how == "reader leaves":
+            async with runtime.stream(self.agent, message, **options) as events:
+                async for _ in events:
+                    if self._leave.is_set():
+                        break
+            return events.run
+        if message is None:
+            return await runtime.resume(self.agent, **options)
+        return await runtime.ask(self.agent, message, **options)
 
     async def messages(self) -> list[Message]:
         return await Session(id="s", actor_id="a", store=self.store).journal()
 
 
 def check_settled(attempt: Attempt, messages: list[Message]) -> None:
-    assert transcript.unsettled(messages) == ()
+    open_calls = transcript.unsettled(messages)
+    ran = {kind.split()[0] for kind, _ in Ledger(attempt.folder / "effects").counts()}
+    assert {call.name for call in open_calls} <= set(ANSWERS) - ran, "a call that ran has no result"
     shaped = transcript.normalise(messages)
     assert [message.text for message in messages if message.role == "user"] == (
         [QUESTION] if messages else []
     )
-    for call_message, answer in zip(shaped, [*shaped[1:], None], strict=False):
+    for call_message, results in zip(shaped, [*shaped[1:], None], strict=False):
         if call_message.tool_uses:
-            assert answer is not None
-            assert [result.tool_use_id for result in answer.tool_results] == [
-                call.id for call in call_message.tool_uses
+            if results is None and open_calls:
+                continue
+            assert results is not None
+            assert [result.tool_use_id for result in results.tool_results] == [
+                call.id for call in call_message.tool_uses if call not in open_calls
             ]
     counts = Ledger(attempt.folder / "effects").counts()
-    assert all(count == 1 for (kind, _), count in counts.items() if kind == "order")
+    assert all(count == 1 for (kind, _), count in counts.items() if kind.startswith("order"))
 
 
-@pytest.mark.parametrize("granularity", ["call", "batch"])
-@pytest.mark.parametrize("how", HOWS)
-async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) -> None:
+WAITING = [("waits", how, "call") for how in ("task", "token", "reader leaves")] + [
+    ("waits", "task", "batch")
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "how", "granularity"),
+    [*(("plain", how, granularity) for how in HOWS for granularity in ("call", "batch")), *WAITING],
+)
+async def test_stopped_at_any_point(tmp_path: Path, scenario: str, how: str, granularity: str) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
-    whole = Attempt(folder, "none", None, granularity)
+    whole = Attempt(folder, "none", None, granularity, scenario)
     await whole.perform()
     assert whole.run is not None
     assert whole.run.outcome == "completed"
@@ -111,7 +131,7 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
         where = f"{how} at {at}: {names[at]}"
         folder = tmp_path / f"stopped-{at}"
         folder.mkdir()
-        attempt = Attempt(folder, how, at, granularity)
+        attempt = Attempt(folder, how, at, granularity, scenario)
         await asyncio.create_task(attempt.perform())
         messages = await attempt.messages()
         check_settled(attempt, messages)
@@ -121,9 +141,12 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
         elif run is None:
             assert messages == [], f"{where}: {raised!r} was raised, although the message had been committed"
         else:
-            assert run.outcome in {"completed", "partial" if how == "deadline" else "cancelled"}, where
+            waiting = {"suspended"} if scenario == "waits" else set()
+            assert run.outcome in {"completed", "partial" if how == "deadline" else "cancelled"} | waiting, (
+                where
+            )
             assert run.messages == transcript.normalise(messages), where
-            if run.outcome != "completed":
+            if run.outcome not in {"completed", "suspended"}:
                 assert isinstance(run.error, DeadlineExceeded if how == "deadline" else RunCancelled)
                 stopped += 1
         assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()], (
@@ -139,12 +162,14 @@ async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) 
 
 
 async def go_on(attempt: Attempt) -> Run:
-    agent, store = attempt.make(attempt.folder, Points(None, print), attempt.granularity)
+    points = Points(None, print)
+    agent, store = make(attempt.folder, points, attempt.granularity, attempt.scenario)
     async with Runtime(session_store=store) as runtime:
         if not await attempt.messages():
             run = await runtime.ask(agent, QUESTION, session_id="s", actor_id="a")
         else:
             run = await runtime.resume(agent, session_id="s", actor_id="a")
+        run = await answer(runtime, agent, run, points, session_id="s", actor_id="a")
     await store.aclose()
     return run
 
