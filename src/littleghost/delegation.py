@@ -57,6 +57,10 @@ class AgentTool(Tool):
             or f"Gives a task to the agent {agent.name}, who sees nothing of this conversation, and returns its answer."
         )
         self.timeout = timeout
+        # The tools inside have theirs first, and then there is something to commit.
+        self.grace = Tool.grace + max(
+            [tool.grace for tool in agent.tools if isinstance(tool, Tool)], default=0.0
+        )
         self._max_depth = max_depth
         self._input: Any = Task if input is None else input
         try:

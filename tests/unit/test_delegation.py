@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,38 @@ async def test_stopping_the_run_stops_the_inner_one_which_settles_what_it_has_op
         assert messages[-1].tool_results[0].status == "error"
     assert len(await sessions(store)) == 2
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_a_tool_inside_that_does_not_stop_is_left_behind_by_its_own_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Hang."""
+        begun.set()
+        while not end.is_set():
+            with suppress(asyncio.CancelledError):
+                await end.wait()
+        return "much later"
+
+    hang.grace = 0.05
+    call = Message.assistant([ToolUse(id="h", name="hang", input={})])
+    expert = Agent(ScriptedModel([call]), tools=[hang], name="expert").as_tool()
+    store, token = MemoryStore(), CancellationToken()
+    async with Runtime(session_store=store) as runtime:
+        outer = Agent(ScriptedModel([give("go")]), tools=[expert])
+        asked = asyncio.create_task(runtime.ask(outer, "Go", session_id="s", cancellation=token))
+        await begun.wait()
+        token.cancel()
+        run = await asked
+        (inner,) = set(await sessions(store)) - {"s"}
+        left = [message.role for message in await Session(id=inner, store=store).history()]
+    end.set()
+    assert run.outcome == "cancelled"
+    assert left == ["user", "assistant", "tool"]
+    assert [record.args[1] for record in caplog.records if record.args] == ["hang"]
 
 
 async def test_streamed_is_plain_and_the_inner_events_stay_inside() -> None:

@@ -722,7 +722,7 @@ async def test_what_a_factory_makes_is_closed_and_what_the_caller_made_is_not() 
 async def test_a_tool_that_will_not_stop_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("littleghost.runs.tooling.GRACE", 0.05)
+    monkeypatch.setattr("littleghost.tools.contract.Tool.grace", 0.05)
     release = asyncio.Event()
 
     @tool

@@ -242,6 +242,7 @@ class Tool(ABC):
         idempotent: Running it twice with the same arguments is no harm, so a call that a crash interrupted runs again.
         exclusive: No other call runs beside it.
         timeout: Seconds a call may take, or ``None``. Each attempt of one that retries has so many.
+        grace: Seconds that a call gets to end after it was told to, by its time-out or because the run is stopped.
         needs_approval: Whether a person must approve a call before it runs: always, never, or as a function of the checked arguments
             says. Where the function fails, the call needs approval.
         external: It never runs here: a call waits until its result is given to ``resume``.
@@ -254,6 +255,7 @@ class Tool(ABC):
     idempotent: bool = False
     exclusive: bool = False
     timeout: float | None = None
+    grace: float = 5.0
     needs_approval: bool | Callable[[dict[str, Any]], bool] = False
     external: bool = False
     retries: int = 2
