@@ -27,7 +27,7 @@ ifneq ($(shell cat $(VENV)/.made 2>/dev/null && $(BIN)/python -c 'print("works")
 $(VENV)/.made: FORCE
 endif
 
-.PHONY: help demo chat test suites check format lint types gates fix bench bench-peers bench-sandboxes bench-agentcore soak docs lock clean FORCE
+.PHONY: help demo chat test suites check format lint types gates fix bench bench-peers bench-sandboxes bench-agents bench-agentcore soak docs lock clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -40,7 +40,7 @@ chat: $(VENV)/.chat $(GGUF) ## talk to a small model that runs on this machine (
 
 test: $(VENV)/.dev ## every test, by two workers (ARGS go to pytest; JOBS=0: in one process, for a single file or a debugger)
 	@$(MAKE) --no-print-directory $(GGUF) || { [ -z "$${CI:-}" ] && echo "The tests of a local model will be skipped."; }
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python tools/run_tests.py -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 suites: $(SUITES)/.made $(VENV)/.dev ## the suites of other projects, over the adapters to them (ARGS go to pytest; three minutes)
 	@$(BIN)/basedpyright --project suites/pyrightconfig.json
@@ -73,6 +73,9 @@ bench-peers: $(PEERS)/.made ## the same work with sessions, here and in other fr
 
 bench-sandboxes: $(PEERS)/.made ## commands and files in sandboxes, here and in other frameworks (ARGS=--quick)
 	@$(PEERS)/bin/python -m benchmarks.peers.sandboxes $(ARGS)
+
+bench-agents: $(PEERS)/.made ## what a run of an agent costs, here and in other frameworks (ARGS=--quick)
+	@$(PEERS)/bin/python -m benchmarks.peers.agents $(ARGS)
 
 bench-agentcore: $(AGENTCORE)/.made ## what sessions in AgentCore Memory cost, by client (ARGS=--quick: a minute; --checks: do they run)
 	@$(AGENTCORE)/bin/python -m benchmarks.agentcore $(ARGS)

@@ -21,15 +21,18 @@ CLOCKS = 0.1
 """Seconds by which the store's clock and the clients' may go apart within one soak."""
 
 
-def check(book: Book, final: Mapping[Key, Sequence[Read]], *, strict_leases: bool = True) -> list[str]:
+def check(
+    book: Book, final: Mapping[Key, Sequence[Read]], *, strict_leases: bool = True, by_halves: bool = False
+) -> list[str]:
     """Return what is wrong, a sentence each.
 
     Args:
         book: The ledgers.
         final: What the store holds when nobody writes any more, of each session, in as many ways as it was read.
         strict_leases: Whether a lease cannot be lost, as where the operating system keeps it; else only what is written under it counts.
+        by_halves: Whether a session is deleted bit by bit, until nothing of it is left, so that what is begun meanwhile may go with it.
     """
-    checker = _Checker(book, final)
+    checker = _Checker(book, final, by_halves=by_halves)
     checker.everything(strict_leases=strict_leases)
     return [*book.faults, *checker.faults]
 
@@ -58,8 +61,8 @@ def figures(book: Book) -> dict[str, Any]:
 
 
 class _Checker:
-    def __init__(self, book: Book, final: Mapping[Key, Sequence[Read]]) -> None:
-        self.book, self.final = book, final
+    def __init__(self, book: Book, final: Mapping[Key, Sequence[Read]], *, by_halves: bool) -> None:
+        self.book, self.final, self.by_halves = book, final, by_halves
         self.faults: list[str] = []
         self.operations = book.by_session()
         self.reads: dict[Key, list[Read]] = defaultdict(list)
@@ -316,8 +319,12 @@ class _Checker:
                         return True
             return False
 
+        def swept(life: Life) -> bool:
+            """Whether it was begun and was gone while a deletion was under way, which may have ended another one too."""
+            return self.by_halves and any(one.sent <= life.born and one.done >= life.last for one in real)
+
         for number, life in enumerate(ended):
-            if not found(number, set()) and not self._may_be_expired(life):
+            if not found(number, set()) and not swept(life) and not self._may_be_expired(life):
                 names = ", ".join(str(one) for one in life.chain[-3:])
                 self.fault(session, f"it is gone without having been deleted; last there were {names}")
 

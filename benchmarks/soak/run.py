@@ -235,7 +235,7 @@ def _checked(medium: Medium, clients: _Clients) -> Result:
     for key, read in [*by_library, *by_sql]:
         final[key].append(read)
     faults = [*clients.faults, *medium.notes, *damaged, *medium.damage()]
-    faults += check(book, final, strict_leases=medium.strict_leases)
+    faults += check(book, final, strict_leases=medium.strict_leases, by_halves=medium.deletes_by_halves)
     if {key for key, _ in by_library} != {key for key, _ in by_sql}:
         faults.append("the library lists other sessions than are stored")
     found = figures(book)

@@ -235,11 +235,17 @@ if TYPE_CHECKING:
     from littleghost.models.contract import (
         ToolSpec as ToolSpec,
     )
+    from littleghost.models.gemini import (
+        GeminiModel as GeminiModel,
+    )
     from littleghost.models.local import (
         LocalModel as LocalModel,
     )
     from littleghost.models.openai import (
         OpenAIModel as OpenAIModel,
+    )
+    from littleghost.models.openai_responses import (
+        OpenAIResponsesModel as OpenAIResponsesModel,
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
@@ -404,6 +410,9 @@ if TYPE_CHECKING:
         retention as retention,
     )
     from littleghost.sessions.upkeep import (
+        unfinished_sessions as unfinished_sessions,
+    )
+    from littleghost.sessions.upkeep import (
         verify_sessions as verify_sessions,
     )
     from littleghost.tools.builtin import (
@@ -530,8 +539,10 @@ _HOMES = {
     ),
     "message": ("Message",),
     "models.contract": ("AnswerFormat", "Model", "ModelRequest", "ToolSpec"),
+    "models.gemini": ("GeminiModel",),
     "models.local": ("LocalModel",),
     "models.openai": ("OpenAIModel",),
+    "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
     "runs.compaction": ("Compaction",),
@@ -581,7 +592,7 @@ _HOMES = {
     "sessions.session": ("Session",),
     "sessions.sqlite": ("SQLiteStore",),
     "sessions.transfer": ("Transferred", "copy_sessions", "export_sessions", "import_sessions"),
-    "sessions.upkeep": ("expire_sessions", "retention", "verify_sessions"),
+    "sessions.upkeep": ("expire_sessions", "retention", "unfinished_sessions", "verify_sessions"),
     "tools.builtin": (
         "SandboxTools",
         "find_files",

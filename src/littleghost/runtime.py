@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import msgspec
 
-from littleghost import data, transcript
+from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken, Deadline
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
@@ -41,6 +41,7 @@ from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.runs.streaming import Channel, RunStream
+from littleghost.runs.tracing import Content, Redactor, agent_span
 from littleghost.runs.underway import Underway, UnderwayRun, held
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
@@ -136,6 +137,8 @@ class Runtime:
         sandbox: A `Sandbox`, or a function from a `Workspace` to one (a class is such a function). Made once where ``workspace`` is one
             workspace, for each run where it is a function.
         prices: What model calls cost, for `Run.cost`. Limits on cost take the table that comes with the library where none is given.
+        capture_content: Whether spans hold messages, arguments and results: ``False``, ``True``, or a function that is called with the
+            name of each attribute of that kind and its value in the form of JSON, and returns what is to be recorded (``None``: nothing).
 
     Raises:
         ConfigurationError: An argument is none of these.
@@ -148,6 +151,7 @@ class Runtime:
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
         prices: Prices | None = None,
+        capture_content: bool | Redactor = False,
     ) -> None:
         if (
             session_store is not None
@@ -168,6 +172,11 @@ class Runtime:
         self._workspace = workspace
         self._sandbox = sandbox
         self._prices = prices
+        if not isinstance(capture_content, bool) and not callable(capture_content):
+            raise ConfigurationError(
+                f"capture_content must be True, False or a function, not {data.kind(capture_content)}"
+            )
+        self._content = Content(capture=capture_content)
         self._models: dict[str, Model] = {}
         self._owned: AsyncExitStack | None = None
         self._opening = asyncio.Lock()
@@ -472,6 +481,8 @@ class Runtime:
                 with stoppable(token):
                     left = None if deadline is None else deadline.remaining()
                     await self._hold(stack, session, underway, busy, left)
+            # A new question has a trace of its own, which begins here; a resumed run belongs to one that only the session names.
+            span = telemetry.NOTHING if new is None else self._span(stack, agent, model, run_id, session)
             context: RunContext[Any] = RunContext(
                 deps=deps,
                 session_id=None if session is None else session.id,
@@ -516,6 +527,10 @@ class Runtime:
                 if deadline is None or left < deadline.remaining():
                     context.deadline = Deadline(left)
                     out_of_time = reached("wall_time", budget.wall_time, session=True)
+            if new is None and outer is None:
+                span = self._span(stack, agent, model, run_id, session, resumed=True, trace=book.notes.trace)
+            if span.recorded and session is not None and (new is not None or book.notes.trace is None):
+                book.notes = msgspec.structs.replace(book.notes, trace=telemetry.current_operation())
             if outer is None:
                 context = await self._with_places(stack, context)
             else:
@@ -534,7 +549,8 @@ class Runtime:
             instructions = agent.instructions
             driver = Driver(
                 run_id=run_id,
-                agent=agent.name,
+                span=span,
+                content=self._content,
                 model=model,
                 instructions=instructions(context) if callable(instructions) else instructions,
                 settings=agent.settings,
@@ -597,6 +613,35 @@ class Runtime:
             window=window or DEFAULT_WINDOW,
             writer_window=None if writer is model else writer.context_window,
             price=price_of(writer, self._prices, limits, budget),
+        )
+
+    def _span(
+        self,
+        stack: AsyncExitStack,
+        agent: Runnable,
+        model: Model,
+        run_id: str,
+        session: Session | None,
+        *,
+        resumed: bool = False,
+        trace: str | None = None,
+    ) -> telemetry.Span:
+        """Begin the span of a run, which ends with ``stack``; below the span that ``trace`` names, linked to where it was asked for."""
+        if not telemetry.recording():
+            return telemetry.NOTHING
+        link = None
+        if trace is not None:
+            link = telemetry.current_operation()
+            stack.enter_context(telemetry.operation(trace))
+        return stack.enter_context(
+            agent_span(
+                agent.name,
+                model=model,
+                run_id=run_id,
+                session_id=None if session is None else session.id,
+                resumed=resumed,
+                link=link,
+            )
         )
 
     def _model(self, model: Model | str) -> Model:

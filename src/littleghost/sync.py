@@ -54,6 +54,7 @@ __all__ = [
     "import_sessions",
     "open_store",
     "retention",
+    "unfinished_sessions",
     "verify_sessions",
 ]
 
@@ -64,8 +65,9 @@ UNSET = session.UNSET
 
 @contextmanager
 def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Generator[Entered]:
-    """Enter an asynchronous context manager on the portal's loop, and leave it there."""
+    """Enter an asynchronous context manager on the portal's loop, and leave it there, on whatever line Ctrl-C is raised here."""
     entered: list[AbstractAsyncContextManager[Entered]] = []
+    raised: BaseException | None = None
 
     async def enter() -> Entered:
         manager = make()
@@ -74,24 +76,23 @@ def _entered(make: Callable[[], AbstractAsyncContextManager[Entered]]) -> Genera
         return value
 
     try:
-        value = portal.call(enter)
+        yield portal.call(enter)
     except BaseException as error:
-        if entered:  # Ctrl-C came when it was done
-            portal.call(_leave, entered[0], error)
-        raise
-    manager = entered[0]
-    try:
-        yield value
-    except BaseException as error:
-        if not portal.call(_leave, manager, error):
+        raised = error
+        if not portal.call(_leave, entered, error):
             raise
     else:
-        portal.call(_leave, manager, None)
+        portal.call(_leave, entered, None)
+    finally:
+        if entered:  # Ctrl-C came first
+            portal.call(_leave, entered, raised)
 
 
-async def _leave(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool:
+async def _leave(entered: list[AbstractAsyncContextManager[Any]], error: BaseException | None) -> bool:
     kind = None if error is None else type(error)
-    return bool(await manager.__aexit__(kind, error, None if error is None else error.__traceback__))
+    if not entered:
+        return False
+    return bool(await entered.pop().__aexit__(kind, error, None if error is None else error.__traceback__))
 
 
 def _iterated(items: AsyncGenerator[Item]) -> Generator[Item]:
@@ -358,6 +359,15 @@ def expire_sessions(
     )
 
 
+def unfinished_sessions(
+    store: Store | contract.SessionStore,
+    *,
+    actor_id: str | contract.AllActors | None = contract.ALL_ACTORS,
+) -> Generator[contract.SessionInfo]:
+    """Do what `littleghost.unfinished_sessions` does."""
+    return _iterated(upkeep.unfinished_sessions(_store_of(store), actor_id=actor_id))
+
+
 @contextmanager
 def retention(
     store: Store | contract.SessionStore,
@@ -545,10 +555,15 @@ class Runtime:
         workspace: Workspace | str | os.PathLike[str] | Callable[..., Workspace] | None = None,
         sandbox: Sandbox | Callable[[Workspace], Sandbox] | None = None,
         prices: Prices | None = None,
+        capture_content: bool | runtime.Redactor = False,
     ) -> None:
         store = session_store.store if isinstance(session_store, Store) else session_store
         self._runtime = runtime.Runtime(
-            session_store=store, workspace=workspace, sandbox=sandbox, prices=prices
+            session_store=store,
+            workspace=workspace,
+            sandbox=sandbox,
+            prices=prices,
+            capture_content=capture_content,
         )
 
     def __enter__(self) -> Self:

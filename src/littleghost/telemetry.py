@@ -3,28 +3,37 @@
 Nothing here imports OpenTelemetry. A span is recorded when the application has imported ``opentelemetry.trace`` itself,
 which whoever sets up an exporter does; until then every span is one shared object that does nothing. Names and attributes follow
 the GenAI semantic conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/) where they have a word for a thing.
-Message content is never recorded here.
+No message content is recorded here; `littleghost.runs.tracing` does it where an application asks for it.
 """
 
 from __future__ import annotations
 
 import contextvars
+import logging
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-__all__ = ["Span", "operation", "span"]
+__all__ = ["Span", "current_operation", "operation", "recording", "span"]
 
-Attribute = str | bool | int | float
+log = logging.getLogger("littleghost")
+
+Attribute = str | bool | int | float | Sequence[str]
 
 _operation: contextvars.ContextVar[str | None] = contextvars.ContextVar("littleghost_operation", default=None)
 
 
 class Span:
-    """What a span can be told. This base is the one that does nothing."""
+    """What a span can be told. This base is the one that does nothing.
+
+    Attributes:
+        recorded: Whether anybody will see what it is told.
+    """
 
     __slots__ = ()
+
+    recorded = False
 
     def set(self, name: str, value: Attribute) -> None:
         """Set one attribute."""
@@ -40,10 +49,11 @@ class Span:
 
 
 class _RecordedSpan(Span):
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "recorded")
 
     def __init__(self, span: Any) -> None:
         self._span = span
+        self.recorded: bool = span.is_recording()
 
     def set(self, name: str, value: Attribute) -> None:
         self._span.set_attribute(name, value)
@@ -54,24 +64,48 @@ class _RecordedSpan(Span):
         self._span.set_status(status, type(error).__name__)
 
 
-_NOTHING = Span()
+NOTHING = Span()
 _UNCHANGED = nullcontext()
 
 
-def span(name: str, attributes: Mapping[str, Attribute] | None = None) -> AbstractContextManager[Span]:
-    """Return a context manager for a span called ``name``; an exception that leaves it marks it as failed."""
+def recording() -> bool:
+    """Whether the application uses OpenTelemetry, so that it is worth the while to say what a span is about."""
+    return "opentelemetry.trace" in sys.modules
+
+
+def span(
+    name: str,
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    kind: Literal["internal", "client"] = "internal",
+    link: str | None = None,
+) -> AbstractContextManager[Span]:
+    """Return a context manager for a span; an exception that leaves it marks it as failed.
+
+    Args:
+        name: What it is called.
+        attributes: What it is about.
+        kind: Whether it asks somebody else.
+        link: A W3C ``traceparent`` value of another span that it has to do with.
+    """
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        return _NOTHING
-    return _record(trace, name, attributes)
+        return NOTHING
+    return _record(trace, name, attributes, kind, link)
 
 
 @contextmanager
-def _record(trace: Any, name: str, attributes: Mapping[str, Attribute] | None) -> Generator[Span]:
+def _record(
+    trace: Any, name: str, attributes: Mapping[str, Attribute] | None, kind: str, link: str | None
+) -> Generator[Span]:
     tracer = trace.get_tracer("littleghost")
+    linked = _context_of(trace, link)
+    parent = _context_of(trace, _operation.get())
     with tracer.start_as_current_span(
         name,
-        context=_parent(trace),
+        context=None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent)),
+        kind=trace.SpanKind.CLIENT if kind == "client" else trace.SpanKind.INTERNAL,
+        links=None if linked is None else [trace.Link(linked)],
         attributes=dict(attributes or {}),
         record_exception=False,
         set_status_on_exception=False,
@@ -89,9 +123,9 @@ def _record(trace: Any, name: str, attributes: Mapping[str, Attribute] | None) -
             _operation.reset(token)
 
 
-def _parent(trace: Any) -> Any:
-    """Return the context of the operation named by `operation`, or ``None`` for the current one."""
-    parts = (_operation.get() or "").split("-")
+def _context_of(trace: Any, operation_id: str | None) -> Any:
+    """Return the context of the span that a ``traceparent`` value names, or ``None`` where it names none."""
+    parts = (operation_id or "").split("-")
     if len(parts) != 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
         return None
     try:
@@ -103,7 +137,7 @@ def _parent(trace: Any) -> Any:
         )
     except ValueError:
         return None
-    return trace.set_span_in_context(trace.NonRecordingSpan(context)) if context.is_valid else None
+    return context if context.is_valid else None
 
 
 def operation(operation_id: str | None) -> AbstractContextManager[None]:

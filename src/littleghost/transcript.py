@@ -28,11 +28,13 @@ __all__ = [
     "cut",
     "for_model",
     "interrupted",
+    "is_unfinished",
     "mark",
     "normalise",
     "open_turn",
     "sanitise",
     "unsettled",
+    "waits_for_model",
 ]
 
 MARK = "littleghost"
@@ -165,6 +167,19 @@ def open_turn(messages: Sequence[Message]) -> int | None:
             }
             return index if any(call.id not in answered for call in messages[index].tool_uses) else None
     return None
+
+
+def waits_for_model(messages: Sequence[Message]) -> bool:
+    """Whether a conversation with all calls settled ends where the model should speak."""
+    if not messages:
+        return False
+    last = messages[-1]
+    return last.role != "assistant" or is_partial(last)
+
+
+def is_unfinished(messages: Sequence[Message]) -> bool:
+    """Whether a conversation does not end with an answer: a call has no result, or the model should speak."""
+    return open_turn(messages) is not None or waits_for_model(messages)
 
 
 def error_result(call: ToolUse, text: str) -> ToolResult:

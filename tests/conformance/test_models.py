@@ -14,10 +14,13 @@ from littleghost.models.contract import Model, ModelRequest
 from littleghost.models.network import VARIABLE
 from littleghost.models.retry import RetryPolicy
 from littleghost.testing.conformance import Clause, ClauseSkipped
+from littleghost.testing.model_anthropic import AnthropicDialect, OmittedThinkingDialect
+from littleghost.testing.model_bedrock import BedrockDialect, OmittedReasoningDialect
 from littleghost.testing.model_chat import ChatDialect
 from littleghost.testing.model_gemini import GeminiDialect
 from littleghost.testing.model_kit import model_clauses, model_offers
-from littleghost.testing.model_trial import Subject
+from littleghost.testing.model_responses import ResponsesDialect
+from littleghost.testing.model_trial import KEY, Subject
 
 
 def impatient(model: Any, retries: int) -> Model:
@@ -30,6 +33,12 @@ def chat(url: str, *, key: str, retries: int, **options: Any) -> Model:
     from littleghost.models.openai import OpenAIModel
 
     return impatient(OpenAIModel("tiny", base_url=url, api_key=key, **options), retries)
+
+
+def responses(url: str, *, key: str, retries: int, **options: Any) -> Model:
+    from littleghost.models.openai_responses import OpenAIResponsesModel
+
+    return impatient(OpenAIResponsesModel("tiny", base_url=url, api_key=key, **options), retries)
 
 
 def gemini(url: str, *, key: str, retries: int, **options: Any) -> Model:
@@ -48,16 +57,54 @@ def vertex(url: str, *, key: str, retries: int, **options: Any) -> Model:
     return impatient(model, retries)
 
 
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+
+
+def anthropic(url: str, *, key: str, retries: int, settings: Any = None, **options: Any) -> Model:
+    from littleghost.models.anthropic import AnthropicModel
+
+    abilities = {"tool_choice", "answer_format", "images", "documents"}
+    model = AnthropicModel(
+        "claude", base_url=url, api_key=key, settings={**THINKING, **(settings or {})}, capabilities=abilities, **options
+    )  # fmt: skip
+    return impatient(model, retries)
+
+
+def bedrock(url: str, *, key: str, retries: int, settings: Any = None, **options: Any) -> Model:
+    from littleghost.models.bedrock import BedrockModel
+
+    abilities = {"tool_choice", "answer_format", "images", "documents"}
+    fields = {"additionalModelRequestFields": THINKING}
+    model = BedrockModel(
+        "anthropic.claude", base_url=url, region="us-east-1", settings={**fields, **(settings or {})}, capabilities=abilities, **options
+    )  # fmt: skip
+    return impatient(model, retries)
+
+
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
+    "responses": ("openai", Subject(responses, ResponsesDialect)),
     "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
     "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
+    "anthropic": ("anthropic", Subject(anthropic, AnthropicDialect)),
+    "anthropic-omitted": ("anthropic", Subject(anthropic, OmittedThinkingDialect)),
+    "bedrock": ("boto3", Subject(bedrock, BedrockDialect)),
+    "bedrock-omitted": ("boto3", Subject(bedrock, OmittedReasoningDialect)),
 }
 """By name: the SDK that it needs, and what is tried. Another adapter is one more line, and its maker."""
 
 
 def offers(subject: Subject) -> frozenset[str]:
     return model_offers(subject)
+
+
+@pytest.fixture(autouse=True)
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3 has its key from the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_BEARER_TOKEN_BEDROCK"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -87,3 +134,9 @@ async def test_requests_can_be_forbidden(subject: Subject, monkeypatch: pytest.M
         async for _ in model.stream(ModelRequest(messages=[Message.user("Hello")])):
             pass
     await model.aclose()
+
+
+def test_every_clause_applies_somewhere() -> None:
+    names = {name for _, subject in SUBJECTS.values() for name in offers(subject)}
+    assert [clause.name for clause in model_clauses() if clause.missing(names)] == []
+    assert all(clause.doc for clause in model_clauses())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.soak.agentcore import SERVICES, AgentCore
+from benchmarks.soak.check import check
+from benchmarks.soak.history import Book
 from benchmarks.soak.run import Plan, soak
 
 
@@ -30,6 +33,28 @@ def test_a_loss_is_found(tmp_path: Path):
         if [fault for fault in result.faults if "all but one are lost" in fault]:
             return
     pytest.fail("four soaks on a store that drops turns found no loss")
+
+
+@pytest.mark.parametrize(
+    ("second", "faults"),
+    [(12.0, 0), (25.0, 1)],
+    ids=["begun while it is being deleted", "begun after that"],
+)
+def test_a_deletion_may_take_what_is_begun_meanwhile_and_nothing_later(second: float, faults: int):
+    session = ("ann", "s")
+
+    def commit(op: str, sent: float) -> list[dict[str, Any]]:
+        asked = {"e": "sent", "t": sent, "op": op, "kind": "append", "s": session, "lines": [], "rev": None}
+        return [asked, {"e": "done", "t": sent + 1, "op": op, "how": "ok", "rev": f"1-{op}", "n": 0}]
+
+    deletion = [
+        {"e": "sent", "t": 10.0, "op": "d", "kind": "delete", "s": session},
+        {"e": "done", "t": 20.0, "op": "d", "how": "ok", "n": 1},
+    ]
+    book = Book()
+    book.add([*commit("a", 1.0), *deletion, *commit("b", second)])
+    assert len(check(book, {}, by_halves=True)) == faults
+    assert len(check(book, {}, by_halves=False)) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -47,7 +47,8 @@ class Wire:
     """An HTTP server that answers each request with the next step of a script, byte by byte as it says.
 
     A step is a list of: ``bytes`` to send (after the head, as one chunk), a ``float`` to wait, and ``"cut"`` (close without the
-    end), ``"reset"`` (RST), ``"hang"`` (until the client goes away), ``"raw"`` (what follows goes without head or chunks).
+    end), ``"reset"`` (RST), ``"hang"`` (until the client goes away), ``"raw"`` (what follows goes without head or chunks). A function
+    in place of a list gets the body of the request, and returns one.
     """
 
     status = staticmethod(status)
@@ -112,6 +113,8 @@ class Wire:
         step = self._script.pop(0) if self._script else self._again
         if step is None:
             step = status(500, "the test has no answer left", {"x-should-retry": "false"})
+        if callable(step):
+            step = step(self.requests[-1]["body"])
         raw = begun = False
         for action in step:
             if isinstance(action, float):

@@ -339,6 +339,25 @@ async def test_calls_are_spans_with_their_repetitions_and_their_parent(emulator:
         assert word not in everything
 
 
+async def test_a_refusal_that_was_cut_off_is_asked_for_again():
+    """Its reason is in the part that did not arrive: without it, that the place is taken looks like a request that is not valid."""
+    with AgentCoreEmulator(mismatch="refuse") as emulator:
+        halting = agentcore.Halting(
+            agentcore.patient(emulator), lambda _, params: agentcore.is_checkpoint(params)
+        )
+        first, second = agentcore.store(emulator), agentcore.store(emulator, client=halting.client)
+        await append(first, "s", "one", count=0)
+        late = asyncio.ensure_future(append(second, "s", "late", count=1))
+        await asyncio.to_thread(halting.reached.wait, 60)
+        await append(first, "s", "two", count=1)
+        emulator.fault("CreateEvent:truncated:nth=1")
+        halting.go_on.set()
+        with pytest.raises(ConflictError):
+            await late
+        assert [call.fault for call in emulator.calls if call.fault] == ["truncated"]
+        assert await texts(first, "s") == ["one", "two"]
+
+
 # What leaves the process
 
 

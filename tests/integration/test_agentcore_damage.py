@@ -353,6 +353,39 @@ async def test_a_session_with_a_checkpoint_missing_in_its_middle_is_damaged_and_
     assert by_format(emulator) == ["afresh"]
 
 
+@pytest.mark.parametrize("hidden", range(6))
+async def test_what_a_list_does_not_show_yet_is_waited_for(
+    emulator: AgentCoreEmulator, monkeypatch: pytest.MonkeyPatch, hidden: int
+):
+    monkeypatch.setattr("littleghost.sessions.agentcore.reading.PAUSES", (0.001, 0.002))
+    for number in range(3):
+        await append(agentcore.store(emulator), "s", f"{number}", count=number)
+    event_id = emulator.events()[hidden]["eventId"]
+
+    class Hiding:
+        """A client whose first list leaves an event out."""
+
+        def __init__(self) -> None:
+            self.client, self.hides = agentcore.patient(emulator), True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.client, name)
+
+        def list_events(self, **params: Any) -> dict[str, Any]:
+            answer = self.client.list_events(**params)
+            if self.hides:
+                answer["events"] = [one for one in answer["events"] if one["eventId"] != event_id]
+            self.hides = False
+            return answer
+
+    newest = "1" if hidden == 5 else "2"  # the last checkpoint is of no commit that anybody knows of yet
+    assert (await texts(agentcore.store(emulator, client=Hiding()), "s") or [])[-1] == newest
+    tail = await agentcore.store(emulator, client=Hiding()).tail("s", limit=1, actor_id=ACTOR)
+    assert [message.text for message in tail.items] == [newest]
+    tail = await agentcore.store(emulator, client=Hiding()).tail("s", limit=3, actor_id=ACTOR)
+    assert [message.text for message in tail.items][-1] == newest
+
+
 async def test_what_may_not_be_deleted_is_no_matter_of_trying_again(
     emulator: AgentCoreEmulator, clock: Clock
 ):

@@ -492,8 +492,10 @@ def test_the_help_of_all_commands_is_alike(littleghost: Run):
         "--help",
     ]
     below = "list show tail stats fork delete export import copy verify expire".split()
+    commands = ["", "chat", "demo", "sessions", *(f"sessions {name}" for name in below)]
+    helps = {command: littleghost(*command.split(), "--help").stdout for command in commands}
     for command in below:
-        shown = littleghost("sessions", command, "--help").stdout
+        shown = helps[f"sessions {command}"]
         options = re.findall(r"^│ \*? *(--[a-z-]+)", shown, re.MULTILINE)
         assert options[-2:] == ["--json", "--help"]
         known = [order.index(option) for option in options if option in order]
@@ -506,13 +508,11 @@ def test_the_help_of_all_commands_is_alike(littleghost: Run):
         assert "Examples" in shown
         usage = re.search(r"Usage: (.*)", shown)[1]  # type: ignore[index]
         assert "{" not in usage
-    assert (
-        "Usage: littleghost sessions fork [OPTIONS] ID NEW "
-        in littleghost("sessions", "fork", "--help").stdout
-    )
-    assert "memory:" in littleghost("chat", "--help").stdout
-    for command in ((), ("chat",), ("demo",), ("sessions",), *(("sessions", name) for name in below)):
-        assert "bool" not in littleghost(*command, "--help").stdout.lower()
+    assert "Usage: littleghost sessions fork [OPTIONS] ID NEW " in helps["sessions fork"]
+    assert "memory:" in helps["chat"]
+    for command, shown in helps.items():
+        assert "Usage" in shown, command
+        assert "bool" not in shown.lower(), command
 
 
 @pytest.mark.parametrize("command", [(), ("sessions",)])

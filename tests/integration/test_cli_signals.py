@@ -190,3 +190,78 @@ def test_one_signal_ends_an_export_into_a_pipe_that_nobody_reads(
             child.kill()
     assert child.returncode == status
     assert errors == ("interrupted; the output is cut\n" if status == 130 else "")
+
+
+# The real program, in which a signal comes while Python calls what waits for the end of an object: before the event loop of the command is
+# there, or once it is gone.
+AT_AN_END = """
+import signal, sys, weakref
+from littleghost.cli import main
+from littleghost.cli.running import Stoppable
+
+class Thing:
+    pass
+
+def press():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+    del thing
+
+enter, leave = Stoppable.__enter__, Stoppable.__exit__
+
+def entered(self):
+    if sys.argv[0] == "before":
+        press()
+    return enter(self)
+
+def left(self, *given):
+    try:
+        return leave(self, *given)
+    finally:
+        press()
+
+Stoppable.__enter__, Stoppable.__exit__ = entered, left
+sys.argv.pop(0)
+main()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_at_the_end_of_an_object_is_neither_lost_nor_shown(
+    environment: dict[str, str], tmp_path: Path, when: str
+):
+    fill(tmp_path / "a.db", 100)
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            AT_AN_END,
+            when,
+            "sessions",
+            "export",
+            "-o",
+            "pipe",
+            "--store",
+            "sqlite:///a.db",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    ) as child:
+        try:
+            with (tmp_path / "pipe").open(
+                "rb"
+            ) as reader:  # of which no more than this is read, so that it stands still
+                if when == "after":
+                    assert reader.read(10)
+                    child.send_signal(signal.SIGINT)
+                _, errors = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 130
+    assert errors in (
+        {"interrupted; the output is cut\n"} if when == "after" else {"", "interrupted; the output is cut\n"}
+    )

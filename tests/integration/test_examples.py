@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # What each must show; a new example is run too, and has its words here.
 SHOWS: dict[str, list[str]] = {
     "own_store.py": ["0 failed", "This is message 2.", "This is message 4."],
+    "resuming_worker.py": [
+        "the first worker: exit status",
+        "ann: completed - Done.",
+        "ben: completed - Perhaps sent; I shall ask.",
+        "cas: completed - Done.",
+        "letters: ['ann', 'ben', 'cas']",
+    ],
     "retention.py": ["kept: True", "gone: True", "ann's today: same", "bob's long-ago: written"],
     "shop.py": ["There are 9 of A7.", "4 messages are kept, and the state {'asked_for': ['A7']}"],
     "stream_events.py": [
@@ -34,7 +43,8 @@ def run(name: str, folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_named_here():
-    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("sandbox_")}
+    elsewhere = ("sandbox_", "coding_agent.py", "fastapi_app.py")  # below, and in test_example_web.py
+    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith(elsewhere)}
     assert names == set(SHOWS)
 
 
@@ -42,6 +52,13 @@ def test_every_example_is_named_here():
 def test_an_example_runs(name: str, tmp_path: Path):
     shown = run(name, tmp_path)
     for words in SHOWS[name]:
+        assert words in shown
+
+
+def test_the_coding_agent_mends_the_program(tmp_path: Path, require: Callable[[object, str, str], None]):
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    shown = run("coding_agent.py", tmp_path)
+    for words in ("ZeroDivisionError", "all tests pass", "return sum(numbers) / (len(numbers) or 1)"):
         assert words in shown
 
 

@@ -26,9 +26,10 @@ from littleghost.errors import (
 )
 from littleghost.events import ModelEnded, Retrying, TextDelta, ToolCallArguments, ToolCallStarted
 from littleghost.message import Message
-from littleghost.models.contract import ModelRequest, ToolSpec
+from littleghost.models.contract import AnswerFormat, ModelRequest, ToolSpec
 from littleghost.models.local import LlamaServer, LocalModel
 from littleghost.models.openai import OpenAIModel
+from littleghost.models.openai_responses import OpenAIResponsesModel
 from littleghost.models.retry import RetryPolicy
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("llama")]
@@ -337,3 +338,68 @@ async def test_the_server_ends_with_its_owner(gguf, how):
             os.killpg(owner.pid, signal.SIGKILL)
         owner.stdout.close()
         owner.stderr.close()
+
+
+# -- what must be called, and the form of an answer
+
+
+async def test_a_tool_that_must_be_called_is_called(model):
+    request = ModelRequest(messages=[Message.user("Good morning!")], tools=(WEATHER,), tool_choice="required")
+    last = [event async for event in model.stream(request)][-1]
+    assert [call.name for call in last.message.tool_uses] == ["get_weather"]
+    assert isinstance(last.message.tool_uses[0].input["city"], str)
+
+
+async def test_an_answer_has_the_form_it_was_asked_for(model):
+    form = AnswerFormat(
+        name="person",
+        schema={
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"enum": [7, 8]}},
+            "required": ["name", "age"],
+            "additionalProperties": False,
+        },
+    )
+    request = ModelRequest(messages=[Message.user("Tell me about a child.")], format=form)
+    last = [event async for event in model.stream(request)][-1]
+    assert json.loads(last.message.text)["age"] in (7, 8)
+
+
+# -- Responses
+
+
+@pytest.fixture
+async def responses(llama: LlamaServer):
+    model = OpenAIResponsesModel(
+        "small",
+        base_url=llama.base_url,
+        api_key=llama.key,
+        settings={"temperature": 0, "max_output_tokens": 40},
+    )
+    yield model
+    await model.aclose()
+
+
+async def test_text_by_the_responses_api(responses):
+    *deltas, last = await events_of(responses, Message.system("You are brief."), Message.user("Say hello."))
+    assert len(deltas) > 2
+    assert {type(event) for event in deltas} == {TextDelta}
+    assert "".join(event.text for event in deltas) == last.message.text
+    assert last.usage.output_tokens > 0
+
+
+async def test_a_call_and_its_result_by_the_responses_api(responses):
+    asked = Message.user("Read the file notes.txt")
+    events = await events_of(responses, asked, tools=(READ,))
+    (call,) = events[-1].message.tool_uses
+    assert (call.name, call.input) == ("read_file", {"path": "notes.txt"})
+    assert [event.id for event in events if isinstance(event, ToolCallStarted)] == [call.id]
+    result = Message.tool([ToolResult(tool_use_id=call.id, content="buy milk")])
+    last = (await events_of(responses, asked, events[-1].message, result, tools=(READ,)))[-1]
+    assert "milk" in last.message.text
+
+
+async def test_too_long_a_conversation_by_the_responses_api(responses):
+    with pytest.raises(ContextOverflowError) as caught:
+        await events_of(responses, Message.user("word " * 6000))
+    assert caught.value.tokens > caught.value.limit

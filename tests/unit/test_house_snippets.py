@@ -19,6 +19,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.util._once import Once
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,6 +85,9 @@ async def _awaited(code: object, module: ModuleType) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    # A page may set up an exporter, which a process can do once; other tests are to know nothing of it.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     run(page, "snippets_of_" + re.sub(r"\W", "_", page.relative_to(ROOT).as_posix()))
 
 

@@ -362,14 +362,16 @@ def test_an_answer_is_told_as_it_comes():
     assert ended.message.content[1:] == (Text("Hello"), ToolUse(id="c1", name="add", input={"a": "ü"}))
 
 
-def test_calls_without_ids_get_some():
+def test_calls_without_ids_or_with_one_id_get_some():
     part = {"functionCall": {"name": "now"}}
-    _, ended = read(
-        chunk(part, part, {"functionCall": {"name": "now", "id": "", "args": None}}, finish="STOP")
+    empty, twice = (
+        {"functionCall": {"name": "now", "id": "", "args": None}},
+        {"functionCall": {"name": "now", "id": "c"}},
     )
+    _, ended = read(chunk(part, part, empty, twice, twice, finish="STOP"))
     calls = ended.message.tool_uses
-    assert [(call.name, call.input) for call in calls] == [("now", {})] * 3
-    assert len({call.id for call in calls}) == 3
+    assert [(call.name, call.input) for call in calls] == [("now", {})] * 5
+    assert len({call.id for call in calls}) == 5
     assert not ended.malformed
 
 

@@ -15,6 +15,7 @@ from littleghost.message import Message
 from littleghost.models.contract import ModelRequest
 from littleghost.models.local import LocalModel
 from littleghost.models.openai import OpenAIModel
+from littleghost.models.openai_responses import OpenAIResponsesModel
 from littleghost.models.resolve import resolve_model
 from littleghost.models.scripted import FunctionModel, ScriptedModel, ScriptError
 
@@ -177,9 +178,10 @@ async def test_a_scripted_call_is_cheap():
 # -- names
 
 
-def test_names_of_models():
+def test_names_of_models(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     model = resolve_model("openai:gpt-5")
-    assert isinstance(model, OpenAIModel)
+    assert isinstance(model, OpenAIResponsesModel)
     assert (model.name, model.provider) == ("gpt-5", "openai")
     local = resolve_model("local:models/tiny:q4.gguf")
     assert isinstance(local, LocalModel)
@@ -187,13 +189,24 @@ def test_names_of_models():
     assert resolve_model(local) is local
 
 
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("", OpenAIResponsesModel),
+        ("https://api.openai.com/v1", OpenAIResponsesModel),
+        ("https://eu.api.openai.com/v1", OpenAIResponsesModel),
+        ("http://localhost:8000/v1", OpenAIModel),
+        ("https://openai.com.example.org/v1", OpenAIModel),
+    ],
+)
+def test_which_api_of_openai_depends_on_where_it_is(monkeypatch, url: str, kind: type):
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert type(resolve_model("openai:gpt-5")) is kind
+    assert type(resolve_model("openai-chat:gpt-5")) is OpenAIModel
+    assert type(resolve_model("openai-responses:gpt-5")) is OpenAIResponsesModel
+
+
 @pytest.mark.parametrize("name", ["gpt-5", "", "openai:", "openai: ", "other:model", "OPENAI:gpt-5", ":x"])
 def test_names_of_no_model(name: str):
     with pytest.raises(ConfigurationError, match="openai:MODEL"):
-        resolve_model(name)
-
-
-@pytest.mark.parametrize("name", ["anthropic:claude", "bedrock:x", "gemini:y"])
-def test_names_of_models_to_come(name: str):
-    with pytest.raises(ConfigurationError, match="not supported yet"):
         resolve_model(name)

@@ -33,6 +33,7 @@ from littleghost import (
     ToolPending,
     ToolResult,
     ToolUse,
+    sync,
     tool,
     transcript,
 )
@@ -469,3 +470,66 @@ async def test_a_tool_may_wait_for_answers_itself(store: SessionStore) -> None:
         assert (last.outcome, last.text) == ("completed", "So be it.")
         assert texts(last)["d"] == "all settled"
         assert ran[-1] == ({}, {"y": "7"})
+
+
+@pytest.mark.parametrize("kind", ["memory", "batch"])
+async def test_streamed_and_plain_and_sync_are_the_same(kind: str) -> None:
+    given = [
+        {"approvals": {"a": Approval(approved=True, arguments={"sku": "A8"})}},
+        {"approvals": {"b": False}, "results": {"w": "5 g"}},
+    ]
+    script = [
+        answer(*(("a", "order", {"sku": "A7"}), ("b", "order", {"sku": "B2"}), ("w", "weigh", {"sku": "A"})))
+    ]
+
+    def seen(run: Run) -> Any:
+        return (
+            run.outcome,
+            run.pending,
+            run.messages,
+            run.text,
+            run.steps,
+            run.usage,
+            run.state,
+            run.spent is None,
+        )
+
+    def new_store() -> SessionStore:
+        return MemoryStore() if kind == "memory" else Batched()
+
+    async def plain() -> list[Any]:
+        async with Runtime(session_store=new_store()) as runtime:
+            uses = agent(*script, "Done.")
+            runs = [await runtime.ask(uses, "Go.", session_id="s")]
+            runs += [await runtime.resume(uses, session_id="s", **each) for each in given]  # type: ignore[arg-type]
+        return [seen(run) for run in runs]
+
+    async def streamed() -> list[Any]:
+        runs: list[Run] = []
+        async with Runtime(session_store=new_store()) as runtime:
+            uses = agent(*script, "Done.")
+            for message, each in [("Go.", {}), *((None, each) for each in given)]:
+                async with runtime.stream(uses, message, session_id="s", **each) as events:  # type: ignore[arg-type]
+                    told = [event async for event in events]
+                assert [event.seq for event in told] == list(range(1, len(told) + 1))
+                assert (type(told[-2]) is Suspended) == (events.run.outcome == "suspended")
+                runs.append(events.run)
+        return [seen(run) for run in runs]
+
+    def from_sync() -> list[Any]:
+        with sync.Runtime(session_store=new_store()) as runtime:
+            uses = agent(*script, "Done.")
+            runs = [runtime.ask(uses, "Go.", session_id="s")]
+            runs += [runtime.resume(uses, session_id="s", **each) for each in given]  # type: ignore[arg-type]
+        return [seen(run) for run in runs]
+
+    expected = await plain()
+    assert [run[0] for run in expected] == ["suspended", "suspended", "completed"]
+    assert await streamed() == expected
+    assert from_sync() == expected
+
+
+async def test_without_a_session_a_run_can_be_suspended_but_not_resumed() -> None:
+    run = await agent(BOTH).ask("Order.")
+    assert (run.outcome, run.session_id) == ("suspended", None)
+    assert run.check() is run

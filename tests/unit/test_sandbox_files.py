@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -465,15 +464,18 @@ async def test_the_event_loop_goes_on_during_slow_reads(sandbox, monkeypatch) ->
     await sandbox.write("f", "x")
     real = files.os.read
 
+    began, go_on = threading.Event(), threading.Event()
+
     def slow(fd, size):
-        time.sleep(0.2)
+        began.set()
+        assert go_on.wait(60)
         return real(fd, size)
 
     monkeypatch.setattr(files.os, "read", slow)
-    started = time.monotonic()
     task = asyncio.ensure_future(sandbox.read("f"))
-    await asyncio.sleep(0.01)
-    assert time.monotonic() - started < 0.15
+    while not began.is_set():
+        await asyncio.sleep(0.001)
+    go_on.set()
     assert await task == "x"
 
 

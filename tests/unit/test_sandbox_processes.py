@@ -104,7 +104,7 @@ def test_nothing_outlives_the_application(backend, tmp_path: Path, number: int, 
     finally:
         application.send_signal(number)
         application.wait()
-    wait_for(lambda: not any(beating(path) for path in beats), "a daemon outlived the application", 10)
+    wait_for(lambda: not any(beating(path) for path in beats), "a daemon outlived the application", 30)
     assert not any(beating(path) for path in beats)
 
 
@@ -149,7 +149,9 @@ def test_nothing_outlives_an_interpreter_that_just_ends(backend, tmp_path: Path)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_process_ends_with_its_event_loop(backend, tmp_path: Path, clean: bool) -> None:
+def test_a_process_ends_with_its_event_loop(
+    backend, tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody closed it: neither `asyncio.run`, which cancels what is left, nor a loop that is just closed lets it live on."""
     sandbox = backend(tmp_path, writable=True)
 
@@ -168,9 +170,8 @@ def test_a_process_ends_with_its_event_loop(backend, tmp_path: Path, clean: bool
         for task in asyncio.all_tasks(loop):
             task._log_destroy_pending = False
         loop.close()
-        started = time.monotonic()
+        monkeypatch.setattr(processes, "_GRACE", 1000)  # it is not waited for
         asyncio.run(sandbox.close())
-        assert time.monotonic() - started < 10
     assert not beating(tmp_path / "beat")
     asyncio.run(sandbox.close())
     process = loop = task = None
@@ -182,13 +183,37 @@ async def test_orphans_of_a_killed_keeper_are_killed_by_the_supervisor(tmp_path:
     """On the host a command can kill the process that watches over it."""
     async with HostSandbox(tmp_path, writable=True) as sandbox:
         command = f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; kill -KILL $PPID; sleep 100"
-        started = time.monotonic()
         done = await sandbox.execute(command, timeout=30)
         assert done.error == "the process that watches over the command was killed"
         assert done.exit_code is None
-        assert time.monotonic() - started < 10
         assert not beating(tmp_path / "beat")
         assert (await sandbox.execute("echo on", timeout=10)).stdout == "on\n"
+
+
+async def test_a_keeper_that_is_dying_is_waited_for_and_so_are_the_orphans_that_it_hands_over_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line to it is shut a moment before the supervisor has its orphans: that moment is made longer here."""
+    async with HostSandbox(tmp_path, writable=True) as sandbox:
+        running = asyncio.ensure_future(sandbox.execute(f"{daemon('beat')}; sleep 100", timeout=100))
+        while not (tmp_path / "beat").exists():
+            await asyncio.sleep(0.01)
+        [command] = sandbox.launcher._commands
+        keeper, looks, children = command.keeper, 0, processes._children
+
+        def look(supervisor: int) -> list[tuple[int, bool]]:
+            nonlocal looks
+            looks += 1
+            if looks == 4:
+                os.kill(keeper, signal.SIGKILL)
+            return children(supervisor)
+
+        monkeypatch.setattr(processes, "_children", look)
+        os.kill(keeper, signal.SIGSTOP)
+        command.connection.shutdown(socket.SHUT_RD)
+        assert (await running).error == "the process that watches over the command was killed"
+        assert not beating(tmp_path / "beat")
+        assert looks > 4
 
 
 async def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
@@ -202,13 +227,14 @@ async def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
         assert not beating(tmp_path / "beat")
 
 
-async def test_a_stopped_keeper_defeats_neither_time_limit_nor_cancellation(tmp_path: Path) -> None:
+async def test_a_stopped_keeper_defeats_neither_time_limit_nor_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_GRACE", 1000)  # it is found, and not given up
     async with HostSandbox(tmp_path, writable=True) as sandbox:
         stop = f"{daemon('beat')}; while [ ! -s beat ]; do sleep 0.02; done; kill -STOP $PPID; touch up; sleep 300"
-        started = time.monotonic()
         done = await sandbox.execute(stop, timeout=1)
         assert done.error == "timed out after 1 s"
-        assert time.monotonic() - started < 6
         assert not beating(tmp_path / "beat")
 
         (tmp_path / "up").unlink()
@@ -216,7 +242,7 @@ async def test_a_stopped_keeper_defeats_neither_time_limit_nor_cancellation(tmp_
         while not (tmp_path / "up").exists():
             await asyncio.sleep(0.02)
         task.cancel()
-        await asyncio.wait([task], timeout=6)
+        await asyncio.wait([task])
         assert task.cancelled()
         assert not beating(tmp_path / "beat")
 
@@ -242,7 +268,7 @@ def test_a_stopped_keeper_does_not_outlive_the_application(tmp_path: Path) -> No
     wait_for(lambda: beating(tmp_path / "root/beat"), "the daemon did not start")
     application.kill()
     application.wait()
-    wait_for(lambda: not beating(tmp_path / "root/beat"), "a daemon outlived the application", 10)
+    wait_for(lambda: not beating(tmp_path / "root/beat"), "a daemon outlived the application", 30)
 
 
 async def test_a_flood_into_a_finished_commands_pipe_does_not_block_the_loop() -> None:
@@ -263,10 +289,8 @@ async def test_a_flood_into_a_finished_commands_pipe_does_not_block_the_loop() -
 
     thread = threading.Thread(target=flood)
     thread.start()
-    started = time.monotonic()
-    command.close()
+    command.close()  # which would go on as long as the flood
     going = False
-    assert time.monotonic() - started < 1.5
     thread.join()
     for descriptor in (writing, end):
         os.close(descriptor)

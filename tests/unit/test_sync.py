@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import inspect
+import itertools
 import os
 import signal
 import subprocess
@@ -36,7 +37,7 @@ from littleghost import (
 from littleghost import (
     runtime as async_runtime,
 )
-from littleghost.portal import Portal, portal
+from littleghost.portal import Portal, _Call, portal
 from littleghost.sessions import contract
 from littleghost.sessions import session as async_session
 from littleghost.testing import FunctionModel, ScriptedModel
@@ -175,6 +176,146 @@ def test_the_first_calls_from_many_threads_start_one_loop():
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         loops = {done.result() for done in [threads.submit(first) for _ in range(8)]}
     assert len(loops) == 1
+
+
+# Ctrl-C at any place
+
+
+class Interrupted:
+    """Raise Ctrl-C at place ``number`` of what this thread runs in the block, or where ``last`` is called.
+
+    The places are those at which Python runs a signal's handler: where a function begins, and where one of C's returns, the standard
+    library's included, but for what is called when an object ends: nothing that is raised gets out of there.
+
+    Attributes:
+        over: Whether there is no such place, or it was ``last``.
+    """
+
+    def __init__(self, number: int, last: Any = None) -> None:
+        self.number, self.last, self.over = number, last, True
+
+    def __enter__(self) -> None:
+        sys.setprofile(self.look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def look(self, frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if (
+            event in {"call", "c_return"}
+            and code is not Interrupted.__exit__.__code__
+            and "weakref" not in code.co_filename
+        ):
+            self.number -= 1
+            at_last = self.last is not None and code is self.last.__code__
+            if self.number == 0 or at_last:
+                self.over = at_last
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def test_ctrl_c_at_any_place_until_the_answer_is_waited_for_cancels_the_call_and_waits_for_it():
+    happened: list[str] = []
+
+    async def forever() -> None:
+        happened.append("began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            happened.append("cleaned up")
+
+    portal.call(answer)
+    for number in itertools.count(1):
+        happened.clear()
+        interrupted = Interrupted(number, last=_Call.wait)
+        with pytest.raises(KeyboardInterrupt), interrupted:
+            portal.call(forever)
+        assert happened in ([], ["began", "cleaned up"]), number
+        if interrupted.over:
+            break
+    assert number > 10
+    assert portal.call(answer, 1) == 1
+
+
+def test_ctrl_c_at_any_place_leaves_nothing_running_and_the_loop_usable():
+    running = 0
+
+    async def short() -> None:
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+            running -= 1
+
+    portal.call(answer)
+    for number in itertools.count(1):
+        interrupted = Interrupted(number)
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            portal.call(short)
+        assert running == 0, number
+        assert portal.call(answer, 1) == 1, number
+        if interrupted.over:
+            break
+    assert number > 10
+
+
+def test_ctrl_c_at_any_place_of_the_first_call_leaves_the_portal_usable():
+    process = child(
+        """
+        import itertools, sys
+        from littleghost.portal import Portal
+        sys.path.insert(0, sys.argv[1])
+        from test_sync import Interrupted, answer
+
+        for number in itertools.count(1):
+            portal, interrupted = Portal(), Interrupted(number)
+            try:
+                with interrupted:
+                    portal.call(answer)
+            except KeyboardInterrupt:
+                pass
+            assert portal.call(answer, 1) == 1, number
+            if interrupted.over:
+                break
+        print(number > 12)
+        """,
+        str(Path(__file__).parent),
+    )
+    out, err = process.communicate(timeout=120)
+    assert (out, err) == ("True\n", "")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["a body that works", "a body that fails"])
+def test_ctrl_c_at_any_place_of_a_block_leaves_it(fails: bool):
+    class Held:
+        inside = 0
+
+        async def __aenter__(self) -> None:
+            self.inside += 1
+
+        async def __aexit__(self, *_: object) -> None:
+            self.inside -= 1
+
+    class Holding(littleghost.MemoryStore):
+        def synchronize(self, id: str, **options: Any) -> Any:
+            return held
+
+    held, store = Held(), sync.Store(Holding())
+    for number in itertools.count(1):
+        interrupted = Interrupted(number)
+        with contextlib.suppress(KeyboardInterrupt, ZeroDivisionError), interrupted:
+            with store.synchronize("s"):
+                if fails:
+                    raise ZeroDivisionError
+        assert held.inside == 0, number
+        if interrupted.over:
+            break
+    assert number > 50
 
 
 # The faces have what they stand for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,11 +22,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import littleghost
 from littleghost import (
     Agent,
+    ConfigurationError,
     ConflictError,
+    Image,
     MemoryStore,
     Message,
     ModelEnded,
     ModelUnavailableError,
+    Reasoning,
     RunContext,
     RunLimits,
     Runtime,
@@ -103,21 +109,26 @@ async def test_a_run_with_a_tool_in_a_session(exporter: InMemorySpanExporter):
         run = await runtime.ask(agent(*steps), SECRET, session_id="s", actor_id="a")
     assert run.check().state == {"word": SECRET}
     assert tree(exporter) == {
-        "session_store.load": {},
         "invoke_agent helper": {
-            "session_store.append #0": {},
-            "chat scripted #1": {},
-            "session_store.append #2": {},
+            "session_store.load": {},
+            "session_store.append #1": {},
+            "chat scripted #2": {},
+            "session_store.append #3": {},
             "execute_tool look": {},
-            "session_store.append #4": {},
-            "chat scripted #5": {},
-            "session_store.append #6": {},
+            "session_store.append #5": {},
+            "chat scripted #6": {},
+            "session_store.append #7": {},
         },
     }
     (invoked,) = named(exporter, "invoke_agent helper")
     assert dict(invoked.attributes or {}) == {
         "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "littleghost",
         "gen_ai.agent.name": "helper",
+        "gen_ai.conversation.id": "s",
+        "gen_ai.request.model": "scripted",
+        "gen_ai.usage.input_tokens": 11,
+        "gen_ai.usage.output_tokens": 7,
         "littleghost.run_id": run.id,
         "littleghost.resumed": False,
         "littleghost.outcome": "completed",
@@ -127,20 +138,179 @@ async def test_a_run_with_a_tool_in_a_session(exporter: InMemorySpanExporter):
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "littleghost",
         "gen_ai.request.model": "scripted",
+        "gen_ai.request.stream": True,
         "gen_ai.usage.input_tokens": 11,
         "gen_ai.usage.output_tokens": 7,
+        "gen_ai.response.finish_reasons": ("tool_call",),
     }
-    assert expected.items() <= asked.items()
+    first = asked.pop("gen_ai.response.time_to_first_chunk")
+    assert isinstance(first, float)
+    assert first >= 0
+    assert asked == expected
+    assert {span.name: span.kind.name for span in exporter.get_finished_spans()} == {
+        "invoke_agent helper": "INTERNAL",
+        "chat scripted": "CLIENT",
+        "execute_tool look": "INTERNAL",
+        "session_store.load": "INTERNAL",
+        "session_store.append": "INTERNAL",
+    }
     (executed,) = named(exporter, "execute_tool look")
     assert dict(executed.attributes or {}) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": "Look.",
         "gen_ai.tool.call.id": "1",
     }
     assert dict(named(exporter, "session_store.append")[0].attributes or {}) == {
         "littleghost.store": "MemoryStore"
     }
     assert all(span.status.is_unset for span in exporter.get_finished_spans())
+
+
+USAGE = Usage(input_tokens=10, cache_read_tokens=3, cache_write_tokens=2, output_tokens=5, reasoning_tokens=4)
+
+
+async def test_all_tokens_are_told_and_those_of_caches_and_reasoning_apart(exporter: InMemorySpanExporter):
+    async with Runtime() as runtime:
+        await runtime.ask(agent(ModelEnded(message=Message.assistant("x"), usage=USAGE, stop="length")), "x")
+    told = dict(named(exporter, "chat scripted")[0].attributes or {})
+    usage = {name: value for name, value in told.items() if name.startswith("gen_ai.usage.")}
+    assert usage == {
+        "gen_ai.usage.input_tokens": 15,
+        "gen_ai.usage.output_tokens": 9,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
+        "gen_ai.usage.reasoning.output_tokens": 4,
+    }
+    assert told["gen_ai.response.finish_reasons"] == ("length",)
+
+
+async def test_options_are_told_that_the_conventions_know(exporter: InMemorySpanExporter):
+    settings = {"temperature": 0.5, "max_tokens": 7, "seed": True, "user": SECRET, "top_p": SECRET}
+    async with Runtime() as runtime:
+        await runtime.ask(agent("x", settings=settings), "x")
+    told = dict(named(exporter, "chat scripted")[0].attributes or {})
+    requested = {name: value for name, value in told.items() if name.startswith("gen_ai.request.")}
+    assert requested == {
+        "gen_ai.request.model": "scripted",
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 7,
+    }
+
+
+def exchange() -> Agent:
+    use = ToolUse(id="1", name="look", input={"word": "moon"})
+    return Agent(
+        ScriptedModel([[Reasoning(text="hm"), "I look.", use], "Found."]),
+        instructions="Be brief.",
+        tools=[look],
+    )
+
+
+async def test_content_is_recorded_where_it_is_asked_for(exporter: InMemorySpanExporter):
+    question = Message.user(["What?", Image(data=b"123", media_type="image/png")])
+    async with Runtime(capture_content=True) as runtime:
+        await runtime.ask(exchange(), question)
+    first, second = named(exporter, "chat scripted")
+    asked = [
+        {
+            "role": "user",
+            "parts": [
+                {"type": "text", "content": "What?"},
+                {"type": "image", "mime_type": "image/png", "name": None, "bytes": 3},
+            ],
+        }
+    ]
+    said = {
+        "role": "assistant",
+        "parts": [
+            {"type": "reasoning", "content": "hm"},
+            {"type": "text", "content": "I look."},
+            {"type": "tool_call", "id": "1", "name": "look", "arguments": {"word": "moon"}},
+        ],
+    }
+    answered = {
+        "role": "tool",
+        "parts": [{"type": "tool_call_response", "id": "1", "response": "moon"}],
+    }
+    told = {
+        key: json.loads(str(value)) for key, value in (first.attributes or {}).items() if "messages" in key
+    }
+    assert told == {
+        "gen_ai.input.messages": asked,
+        "gen_ai.output.messages": [{**said, "finish_reason": "tool_call"}],
+    }
+    attributes = dict(second.attributes or {})
+    assert json.loads(str(attributes["gen_ai.input.messages"])) == [*asked, said, answered]
+    assert json.loads(str(attributes["gen_ai.system_instructions"])) == [
+        {"type": "text", "content": "Be brief."}
+    ]
+    (definition,) = json.loads(str(attributes["gen_ai.tool.definitions"]))
+    assert (definition["name"], definition["parameters"]["required"]) == ("look", ["word"])
+    (executed,) = named(exporter, "execute_tool look")
+    told = dict(executed.attributes or {})
+    assert json.loads(str(told["gen_ai.tool.call.arguments"])) == {"word": "moon"}
+    assert told["gen_ai.tool.call.result"] == "moon"
+
+
+async def test_content_passes_through_the_redactor(exporter: InMemorySpanExporter):
+    seen: set[str] = set()
+
+    def redact(name: str, value: Any) -> Any:
+        seen.add(name)
+        if name == "gen_ai.tool.call.result":
+            return None
+        if name == "gen_ai.tool.call.arguments":
+            return dict.fromkeys(value, "***")
+        raise ZeroDivisionError(SECRET)
+
+    async with Runtime(capture_content=redact) as runtime:
+        await runtime.ask(agent(call("look"), "done"), SECRET)
+    (executed,) = named(exporter, "execute_tool look")
+    told = dict(executed.attributes or {})
+    assert told["gen_ai.tool.call.arguments"] == '{"word":"***"}'
+    assert "gen_ai.tool.call.result" not in told
+    assert seen >= {"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"}
+    # and what it fails on is left out, which the fixture checks
+
+
+def test_what_can_capture_content_is_checked():
+    with pytest.raises(ConfigurationError, match="capture_content must be True, False or a function"):
+        Runtime(capture_content="yes")  # pyright: ignore[reportArgumentType]
+
+
+async def test_metrics_of_model_calls(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch):
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
+    async with Runtime() as runtime:
+        await runtime.ask(agent(ModelEnded(message=Message.assistant("x"), usage=USAGE)), "x")
+        await runtime.ask(agent(ModelUnavailableError(SECRET)), "x")
+    found: dict[str, list[tuple[dict[str, Any], int, float]]] = {}
+    data = reader.get_metrics_data()
+    assert data is not None
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        found[metric.name] = [
+            (dict(point.attributes or {}), point.count, point.sum)  # pyright: ignore[reportAttributeAccessIssue]
+            for point in metric.data.data_points
+        ]
+    base = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "littleghost",
+        "gen_ai.request.model": "scripted",
+    }
+    assert found.pop("gen_ai.client.token.usage") == [
+        ({**base, "gen_ai.token.type": "input"}, 1, 15),
+        ({**base, "gen_ai.token.type": "output"}, 1, 9),
+    ]
+    durations = found.pop("gen_ai.client.operation.duration")
+    assert [(attributes, count) for attributes, count, _ in durations] == [
+        (base, 1),
+        ({**base, "error.type": "ModelUnavailableError"}, 1),
+    ]
+    assert list(found) == ["gen_ai.client.operation.time_to_first_chunk"]
 
 
 async def test_tools_of_one_turn_are_siblings(exporter: InMemorySpanExporter):
@@ -160,6 +330,44 @@ async def test_a_resumed_run_says_so(exporter: InMemorySpanExporter):
         dict(span.attributes or {})["littleghost.resumed"] for span in named(exporter, "invoke_agent helper")
     ]
     assert resumed == [False, True]
+
+
+async def test_a_resumed_run_joins_the_trace_of_the_one_that_was_killed(exporter: InMemorySpanExporter):
+    store = MemoryStore()
+    killed = Session(id="s", store=store)
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(agent(call("fail"), ModelUnavailableError()), "x", session_id="s")
+        (first,) = named(exporter, "invoke_agent helper")
+        assert (await killed.metadata())["littleghost"]["trace"] == (
+            f"00-{first.context.trace_id:032x}-{first.context.span_id:016x}-{first.context.trace_flags:02x}"
+        )
+        for _ in range(2):
+            with telemetry.span("worker"):
+                await runtime.resume(agent(ModelUnavailableError()), session_id="s")
+        await runtime.ask(agent("y"), "another", session_id="s")
+        with telemetry.span("after"):
+            pass
+    _, *resumed, last = named(exporter, "invoke_agent helper")
+    workers = named(exporter, "worker")
+    assert [ids(span.parent) for span in resumed] == [ids(first.context)] * 2
+    assert [ids(span.links[0].context) for span in resumed] == [ids(worker.context) for worker in workers]
+    assert [last.parent, list(last.links)] == [None, []]
+    assert named(exporter, "after")[0].parent is None
+    loads = [span for span in named(exporter, "session_store.load") if span.parent]  # one was the test's
+    assert [ids(span.parent) for span in loads] == [ids(span.context) for span in (first, *workers, last)]
+
+
+async def test_without_a_recorder_no_trace_is_noted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    store = MemoryStore()
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(agent("x"), "x", session_id="s")
+    assert "trace" not in (await Session(id="s", store=store).metadata())["littleghost"]
+
+
+def ids(context: Any) -> tuple[int, int]:
+    """What tells a span from all others."""
+    return context.trace_id, context.span_id
 
 
 def failed(span: ReadableSpan) -> str | None:

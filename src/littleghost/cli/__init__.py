@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 
-from littleghost.cli.ctrl_c import INTERRUPTED, end_at_once
+from littleghost.cli.ctrl_c import INTERRUPTED, end_at_once, not_lost
 from littleghost.cli.streams import stand_in
 
 __all__ = ["main"]
@@ -17,14 +17,15 @@ def main() -> None:
     stand_in()
     go_on = end_at_once()
     run = _loaded()
-    try:
+    with not_lost():
         try:
-            go_on()
-            run()
-        finally:
-            end_at_once()
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+            try:
+                go_on()
+                run()
+            finally:
+                end_at_once()
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
 
 def _loaded() -> Callable[[], None]:

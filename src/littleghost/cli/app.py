@@ -100,7 +100,8 @@ def chat_command(
             "-m",
             metavar="MODEL",
             envvar="LITTLEGHOST_MODEL",
-            help="openai:NAME or local:FILE.gguf; with --base-url, the name there.",
+            help="openai:NAME, openai-chat:, openai-responses:, anthropic:, bedrock:, gemini:, vertex: or local:FILE.gguf; "
+            "with --base-url, the name there.",
         ),
     ] = None,
     base_url: Annotated[

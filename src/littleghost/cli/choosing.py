@@ -17,17 +17,20 @@ from littleghost import (
     Model,
     ModelUnavailableError,
     OpenAIModel,
+    OpenAIResponsesModel,
     resolve_model,
 )
 
 __all__ = ["choose_model", "what_to_expect"]
 
 NONE = (
-    "no model is configured. Choose one: --model openai:NAME, with the key in OPENAI_API_KEY; or --base-url URL, for a server that speaks "
-    "the OpenAI API; or --model local:FILE.gguf, which needs neither key nor network (in LittleGhost's repository `make chat` fetches one)"
+    "no model is configured. Choose one: --model openai:NAME, with the key in OPENAI_API_KEY, or another provider's; "
+    "or --base-url URL, for a server that speaks the OpenAI API; "
+    "or --model local:FILE.gguf, which needs neither key nor network (in LittleGhost's repository `make chat` fetches one)"
 )
 SECONDS = 10.0
-KNOWN = ("openai:", "local:")
+KNOWN = ("openai", "openai-responses", "openai-chat", "anthropic", "bedrock", "gemini", "vertex", "local")
+FORMS = "openai:NAME, anthropic:NAME, bedrock:NAME, gemini:NAME, vertex:NAME or local:FILE.gguf"
 
 
 def choose_model(model: str | None, base_url: str | None) -> Model:
@@ -38,17 +41,20 @@ def choose_model(model: str | None, base_url: str | None) -> Model:
         ModelUnavailableError: The server at ``base_url`` was asked for its models and did not answer.
     """
     if base_url is not None:
-        name = (model or "").removeprefix("openai:") or _only_model(base_url)
-        return OpenAIModel(name, base_url=base_url)
+        prefix, colon, name = (model or "").partition(":")
+        if not colon or not prefix.startswith("openai"):
+            prefix, name = "openai", model or ""
+        kind = OpenAIResponsesModel if prefix == "openai-responses" else OpenAIModel
+        return kind(name or _only_model(base_url), base_url=base_url)
     if model is None:
         raise ConfigurationError(NONE)
-    if not model.startswith(KNOWN):
+    if model.partition(":")[0] not in KNOWN or ":" not in model:
         raise ConfigurationError(
-            f"{model!r} names no model that a chat can talk to; write openai:NAME or local:FILE.gguf, or name a server that speaks "
+            f"{model!r} names no model that a chat can talk to; write {FORMS}, or name a server that speaks "
             "the OpenAI API with --base-url URL"
         )
     chosen = resolve_model(model)
-    if isinstance(chosen, OpenAIModel) and not (
+    if isinstance(chosen, OpenAIModel | OpenAIResponsesModel) and not (
         os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")
     ):
         raise CredentialError(

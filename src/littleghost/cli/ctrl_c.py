@@ -1,7 +1,8 @@
-"""Ctrl-C, from a program's first prompt to its end: one handler, and no moment at which a press is lost."""
+"""Ctrl-C, from a program's first prompt to its end: no moment at which a press is lost."""
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["INTERRUPTED", "TERMINATED", "CtrlC", "end_at_once", "signals_held"]
+__all__ = ["INTERRUPTED", "TERMINATED", "CtrlC", "end_at_once", "not_lost", "signals_held"]
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
@@ -148,6 +149,39 @@ def end_at_once() -> Callable[[], None]:
         signal.signal(signal.SIGINT, before)
 
     return undo
+
+
+@contextmanager
+def not_lost() -> Generator[None]:
+    """Press Ctrl-C again, while the block lasts, where its exception was raised in what Python calls at the end of an object.
+
+    Nothing raised gets out of a weak reference's callback or a ``__del__``. Python writes it to standard error instead, with where it was,
+    and goes on.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        try:
+            _thread.start_new_thread(_press, (PATIENCE,))
+        except RuntimeError:  # the interpreter is at its end
+            os._exit(INTERRUPTED)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _press(later: float) -> None:
+    time.sleep(later)
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:  # which also interrupts what the main thread waits for
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 @contextmanager

@@ -211,6 +211,7 @@ class ChatAnswer:
         self._usage: Any = None
         self._stop: Literal["end", "length", "filter"] = "end"
         self.begun = self.finished = self.closed = False  # it is closed by [DONE], not by a chunk
+        self.done_ends = True
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, a decoded event of the stream or a whole answer in one.

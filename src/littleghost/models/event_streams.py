@@ -57,6 +57,8 @@ class Answer(Protocol):
     """Whether the server said why the model stopped; its usage may follow."""
     closed: bool
     """Whether nothing is to be expected any more."""
+    done_ends: bool
+    """Whether ``[DONE]`` ends an answer for which the server gave no reason to stop."""
 
     def feed(self, chunk: Any) -> Iterator[ModelEvent]:
         """Yield the events of ``chunk``, or raise `ModelProtocolError` or `ServerFaultError`."""
@@ -70,8 +72,8 @@ class Answer(Protocol):
 class AnswerStream:
     """Takes the bytes of an answer as they come, server-sent events or one JSON document, gives its events.
 
-    An answer is complete when the server said why the model stopped, or closed the stream by ``[DONE]``; what goes wrong after
-    that does not matter any more.
+    An answer is complete when the server said why the model stopped or, in some formats, closed the stream by ``[DONE]``; what goes
+    wrong after that does not matter any more.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -95,6 +97,8 @@ class AnswerStream:
         """
         for payload in self._payloads(piece):
             if payload.strip() == b"[DONE]":
+                if self._answer.begun and not (self.finished or self._answer.done_ends):
+                    raise CutError
                 self.closed = True
                 break
             try:

@@ -102,8 +102,10 @@ class Failures:
             return OutputLimitError("the answer was cut at the output limit")
         if name == "ContentFilterFinishReasonError":
             return ModelRequestError("the provider's content filter refused the request")
-        if name in ("SubjectTokenProviderError", "OAuthError"):
-            return CredentialError(f"the credentials for {self._host} could not be obtained ({name})")
+        if name in ("SubjectTokenProviderError", "OAuthError", "CredentialsError", "IdentityTokenFileError"):
+            return CredentialError(
+                f"the credentials for {self._host} could not be obtained ({name}); {self._hint}"
+            )
         if name.startswith("WebSocket"):
             return Again(ModelUnavailableError(f"the connection to {self._host} broke"))
         if isinstance(error, getattr(sdk, "OpenAIError", None) or sdk.AnthropicError):
@@ -225,8 +227,27 @@ def fault_of(body: Any) -> dict[str, Any]:
 
 def status_of(body: Any) -> int | None:
     """Return the HTTP status that an error object names, or ``None``."""
-    code = cast("dict[str, Any]", body).get("code") if isinstance(body, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else None
+    form = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    code, kind = form.get("code"), form.get("type")
+    if isinstance(code, int) and 400 <= code < 600:
+        return code
+    return _STATUS_OF_TYPE.get(kind) if isinstance(kind, str) else None
+
+
+_STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Anthropic's kinds of errors, which have no status in the middle of a stream.
+Source: https://platform.claude.com/docs/en/api/errors"""
 
 
 def _overflow(fault: Mapping[str, Any]) -> ContextOverflowError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -20,12 +19,15 @@ from littleghost.errors import (
     ConfigurationError,
     ContextOverflowError,
     CredentialError,
+    DependencyError,
+    ModelProtocolError,
     ModelUnavailableError,
 )
 from littleghost.events import ModelEvent
 from littleghost.models import network
 from littleghost.models.clients import Clients, import_sdk
 from littleghost.models.contract import Model, ModelRequest
+from littleghost.models.event_streams import read_json
 from littleghost.models.exchange import exchange
 from littleghost.models.failures import Failures, fault_of
 from littleghost.models.gemini_format import GeminiAnswer, camel, gemini_body
@@ -35,6 +37,7 @@ from littleghost.models.settings import checked, joined
 __all__ = ["GeminiModel"]
 
 CONNECT_SECONDS = 10.0
+MAX_REFUSAL = 64 * 1024
 OURS = frozenset(
     {"candidateCount", "contents", "continuationToken", "model", "systemInstruction", "toolConfig", "tools"}
 )
@@ -65,6 +68,7 @@ class GeminiModel(Model):
         timeout: Seconds without a byte from the server after which an attempt has failed.
         keep_signatures: Whether to put the signatures of thoughts, which are opaque, into the metadata of answers, so that a run
             that is resumed goes on with them.
+        context_window: Tokens that a request and its answer may have together, where you know.
     """
 
     capabilities = frozenset({"answer_format", "documents", "images", "keep_signatures", "tool_choice"})
@@ -83,10 +87,13 @@ class GeminiModel(Model):
         max_retries: int = RetryPolicy().retries,
         timeout: float = 600.0,
         keep_signatures: bool = False,
+        context_window: int | None = None,
     ) -> None:
         for name, value in (("project", project), ("location", location), ("credentials", credentials)):
             if value is not None and not vertex:
                 raise ConfigurationError(f"{name} is of Vertex AI; pass vertex=True with it")
+        if not model.strip() or re.search(r"[?&#%\s]|\.\.", model):
+            raise ConfigurationError(f"{model!r} is no name of a model")
         if credentials is not None and api_key is not None:
             raise ConfigurationError("give either api_key or credentials")
         self.model = model
@@ -97,6 +104,7 @@ class GeminiModel(Model):
         self._place = {"project": project, "location": location, "credentials": credentials}
         self._timeout = timeout
         self._keep = keep_signatures
+        self.context_window = context_window
         self._policy = RetryPolicy(retries=max_retries)
         self._clients: Clients[_Client] = Clients(lambda client: client.aclose())
 
@@ -207,8 +215,8 @@ _opened: ContextVar[list[Any]] = ContextVar("_opened")
 class _Client:
     """A client of the SDK that sends a request and leaves the reading of its answer to us.
 
-    The SDK is given an HTTP client that keeps a successful response, and shows the SDK one without a body in its place; so all that
-    it does about requests, credentials and errors is done by it.
+    The SDK is given an HTTP client that keeps a response, and shows the SDK an empty one in its place; so all that there is to know
+    about addresses, versions and credentials is done by it.
 
     Args:
         arguments: Those of ``genai.Client``.
@@ -250,7 +258,13 @@ class _Client:
             raise
         finally:
             _opened.reset(before)
-        return kept[0]
+        (response,) = kept
+        if response.status_code != 200:
+            try:
+                raise _RefusedError(response.status_code, response.headers, await _beginning(response))
+            finally:
+                await response.aclose()
+        return response
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -258,8 +272,11 @@ class _Client:
 
 
 def _http_client(timeout: float) -> Any:
-    """Return an HTTP client that keeps the response to a request whose `_opened` is set, and returns one without a body."""
-    httpx = import_sdk("httpx", "gemini")
+    """Return an HTTP client that keeps the response to a request whose `_opened` is set, and returns an empty one."""
+    try:
+        httpx = import_sdk("httpx2", "gemini")  # which the SDK needs
+    except DependencyError:
+        httpx = import_sdk("httpx", "gemini")  # which it needed before, and takes in its place
     limits = httpx.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)).as_dict()
     client: Any = httpx.AsyncClient(follow_redirects=True)
     send = client.send
@@ -268,7 +285,7 @@ def _http_client(timeout: float) -> Any:
         request.extensions["timeout"] = limits
         response: Any = await send(request, **kwargs)
         kept = _opened.get(None)
-        if response.status_code != 200 or kept is None:
+        if kept is None:
             return response
         kept.append(response)
         return httpx.Response(200, request=request)
@@ -277,17 +294,37 @@ def _http_client(timeout: float) -> Any:
     return client
 
 
+class _RefusedError(Exception):
+    """A response with another status than success."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.headers = headers
+        self.told = body
+
+
+async def _beginning(response: Any) -> bytes:
+    """Return the first `MAX_REFUSAL` bytes of a body, at least, where it has as many."""
+    pieces: list[bytes] = []
+    async for piece in response.aiter_bytes():
+        pieces.append(piece)
+        if sum(map(len, pieces)) >= MAX_REFUSAL:
+            break
+    return b"".join(pieces)
+
+
 class _GeminiFailures(Failures):
-    """Knows the errors of the SDK, and what Google's error objects say beside their status."""
+    """Knows what Google's error objects say beside their status, and the errors of its credentials."""
 
     def of_sdk(self, error: Exception) -> Exception | None:
-        errors = cast("Any", sys.modules.get("google.genai.errors"))
-        if errors is not None and isinstance(error, errors.APIError):
-            told = cast("Any", error)
-            body, status = told.details, told.code
-            headers: Mapping[str, str] = getattr(told.response, "headers", None) or {}
-            told.details = told.response = None  # they may hold a whole page
-            return self.refused(status, body, headers)
+        if isinstance(error, _RefusedError):
+            body, error.told = error.told, b""
+            try:
+                told: Any = read_json(body)
+            except ModelProtocolError:
+                told = body.decode(errors="replace")
+            return self.refused(error.status, told, error.headers)
         if type(error).__module__.startswith("google.auth."):
             name = type(error).__name__
             if name == "TransportError":

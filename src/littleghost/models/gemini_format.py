@@ -352,7 +352,7 @@ class GeminiAnswer:
         self._stop: Literal["end", "length", "filter"] = "end"
         self._usage = Usage()
         self._earlier = Usage()
-        self.begun = self.finished = self.closed = False  # what ends it is the end of the stream
+        self.begun = self.finished = self.closed = self.done_ends = False  # its end is that of the stream
         self.continuation: str | None = None
         """With what the request is to be sent again, for the answer to go on."""
 
@@ -452,7 +452,9 @@ class GeminiAnswer:
         position, self._calls = self._calls, self._calls + 1
         identifier, name, arguments = form.get("id"), form.get("name"), form.get("args")
         # Older models number their calls by their order alone.
-        identifier = mend(identifier) if isinstance(identifier, str) and identifier else _new_id()
+        identifier = mend(identifier) if isinstance(identifier, str) else ""
+        if not identifier or any(type(one) is ToolUse and one.id == identifier for one in self._blocks):
+            identifier = f"call_{uuid.uuid4().hex[:24]}"
         name = mend(name.strip()) if isinstance(name, str) else ""
         value: dict[str, Any] = {}
         fault = None if name else "the call names no tool"
@@ -511,10 +513,6 @@ def _signatures(blocks: Iterable[Block]) -> list[list[Any]]:
 
 
 _STANDARD = str.maketrans("-_", "+/")  # both alphabets of base64 are met
-
-
-def _new_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def _shown(value: Any) -> str:

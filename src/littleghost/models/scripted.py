@@ -166,7 +166,8 @@ def _is_exception(step: Any) -> bool:
 async def _slowly(answer: Any, delay: float) -> AsyncIterator[ModelEvent]:
     if isinstance(answer, AsyncIterator):
         async for event in cast("AsyncIterator[ModelEvent]", answer):
-            await asyncio.sleep(delay)
+            if delay:
+                await asyncio.sleep(delay)
             yield event
         return
     for event in _spelled_out(answer):

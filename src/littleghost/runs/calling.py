@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
-from littleghost import data, events, telemetry
+from littleghost import data, events
 from littleghost.cancellation import Deadline
 from littleghost.errors import (
     ConfigurationError,
@@ -21,6 +21,7 @@ from littleghost.runs.effects import CallModel, Failed, Interrupted, Summarise
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.hooking import HookChain, HookFailed
 from littleghost.runs.stopping import Stopped, Stopping
+from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
 from littleghost.usage import Usage
 
@@ -44,6 +45,7 @@ class ModelCalls:
         stopping: What cuts a call short.
         purpose: What it is called for. What it writes in a ``summary`` is not passed on.
         hooks: What the application does before and after.
+        content: What spans may tell of what is said.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ModelCalls:
         deadline: Deadline | None,
         emitter: Emitter,
         stopping: Stopping,
+        content: Content,
         purpose: Literal["answer", "summary"] = "answer",
         hooks: HookChain | None = None,
     ) -> None:
@@ -72,6 +75,7 @@ class ModelCalls:
         self._stopping = stopping
         hooked = hooks is not None and (hooks.has("before_model") or hooks.has("after_model"))
         self._hooks = hooks if hooked else None
+        self._content = content
 
     async def call(self, effect: CallModel | Summarise) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -88,23 +92,15 @@ class ModelCalls:
         )
         ended: list[Usage] = []
         try:
-            with telemetry.span(
-                f"chat {self._model.name}",
-                {
-                    "gen_ai.operation.name": "chat",
-                    "gen_ai.provider.name": self._model.provider,
-                    "gen_ai.request.model": self._model.name,
-                },
-            ) as span:
+            with model_span(self._model, request, self._content) as span:
                 hooks = self._hooks
                 work = (
-                    self._listen_to(request, heard)
+                    self._listen_to(request, heard, span)
                     if hooks is None
-                    else self._with_hooks(hooks, request, heard, ended)
+                    else self._with_hooks(hooks, request, heard, span, ended)
                 )
                 answer = await self._stopping.cut(work)
-                span.set("gen_ai.usage.input_tokens", answer.usage.input_tokens)
-                span.set("gen_ai.usage.output_tokens", answer.usage.output_tokens)
+                span.answered(answer)
                 return answer
         except Stopped:
             return Interrupted(cast("Exception", self._stopping.error), self._written(heard))
@@ -128,14 +124,19 @@ class ModelCalls:
         return "".join(heard) if self._purpose == "answer" else ""
 
     async def _with_hooks(
-        self, hooks: HookChain, request: ModelRequest, heard: list[str], ended: list[Usage]
+        self,
+        hooks: HookChain,
+        request: ModelRequest,
+        heard: list[str],
+        span: ModelSpan,
+        ended: list[Usage],
     ) -> events.ModelEnded:
-        answer = await self._listen_to(await hooks.before_model(request), heard)
+        answer = await self._listen_to(await hooks.before_model(request), heard, span)
         ended.append(answer.usage)
         await hooks.after_model(answer.message, answer.usage)
         return answer
 
-    async def _listen_to(self, request: ModelRequest, heard: list[str]) -> events.ModelEnded:
+    async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
@@ -148,6 +149,7 @@ class ModelCalls:
                     raise ModelProtocolError(
                         f"{self._model.name} yielded {data.kind(event)} in place of an event"
                     )
+                span.heard()
                 if type(event) is events.TextDelta:
                     heard.append(event.text)
                 elif type(event) is events.Retrying:

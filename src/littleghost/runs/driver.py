@@ -40,6 +40,7 @@ from littleghost.runs.run import Run
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopped, Stopping, undisturbed
 from littleghost.runs.tooling import ToolCalls
+from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
 from littleghost.usage import Usage
 
@@ -59,7 +60,8 @@ class Driver:
         self,
         *,
         run_id: str,
-        agent: str,
+        span: telemetry.Span,
+        content: Content,
         model: Model,
         instructions: str | None,
         settings: Mapping[str, Any],
@@ -77,7 +79,7 @@ class Driver:
         out_of_time: Exception | None = None,
     ) -> None:
         self._run_id = run_id
-        self._agent = agent
+        self._span = span
         self._context = context
         self._book = book
         self._journal = journal
@@ -104,6 +106,7 @@ class Driver:
             emitter=emitter,
             stopping=self._stopping,
             hooks=self._hooks,
+            content=content,
         )
         self._view: View | None = None
         if compaction is not None:
@@ -116,6 +119,7 @@ class Driver:
                 deadline=context.deadline,
                 emitter=emitter,
                 stopping=self._stopping,
+                content=content,
                 purpose="summary",
             )
         self._tools = ToolCalls(
@@ -128,6 +132,7 @@ class Driver:
             stopping=self._stopping,
             hooks=self._hooks,
             result_tokens=limits.result_tokens,
+            content=content,
         )
 
     async def drive(self, new: Message | None, *, resumed: bool = False, given: Given = NOTHING_GIVEN) -> Run:
@@ -141,26 +146,15 @@ class Driver:
             SessionSuspendedError: There is something new to say while calls wait for answers.
             asyncio.CancelledError: The caller's task was cancelled; what was open has been settled.
         """
-        attributes: dict[str, telemetry.Attribute] = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": self._agent,
-            "littleghost.run_id": self._run_id,
-            "littleghost.resumed": resumed,
-        }
         try:
-            with (
-                self._stopping.watching(),
-                telemetry.span(f"invoke_agent {self._agent}", attributes) as span,
-            ):
+            with self._stopping.watching():
                 self._emitter.emit(
                     events.RunStarted(
                         run_id=self._run_id, session_id=self._context.session_id, resumed=resumed
                     )
                 )
                 ending = await self._before(new) or await self._turns(new, given)
-                span.set("littleghost.outcome", ending.outcome)
-                if ending.error is not None:
-                    span.fail(ending.error)
+                run_ended(self._span, ending.outcome, ending.error, self._book.usage)
         finally:
             await self._tools.end()
         run = Run(

@@ -87,7 +87,7 @@ def turns(
     if new is not None:
         yield CommitMessages((new,))
         book.messages.append(new)
-    elif not waits_for_model(book.messages):
+    elif not transcript.waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
         over = _limit(book, limits, budget)
@@ -108,14 +108,6 @@ def turns(
         ended = yield from _take(book, answer, calls)
         if ended is not None:
             return ended
-
-
-def waits_for_model(messages: Sequence[Message]) -> bool:
-    """Whether a conversation with all calls settled ends where the model should speak."""
-    if not messages:
-        return False
-    last = messages[-1]
-    return last.role != "assistant" or transcript.is_partial(last)
 
 
 def last_text(messages: Sequence[Message]) -> str:

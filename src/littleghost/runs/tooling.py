@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from littleghost import data, events, telemetry, transcript
+from littleghost import data, events, transcript
 from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import (
     ConfigurationError,
@@ -30,6 +30,7 @@ from littleghost.runs.notes import Answer
 from littleghost.runs.results import fitted
 from littleghost.runs.state import KeptState
 from littleghost.runs.stopping import Stopped, Stopping
+from littleghost.runs.tracing import Content, tool_ended, tool_span
 from littleghost.tools.contract import Approval, RunContext, Tool, ToolPending
 from littleghost.tools.function import result_content
 
@@ -51,6 +52,7 @@ class ToolCalls:
         stopping: What cuts the wait for them short.
         hooks: What the application does before and after.
         result_tokens: How long a result may be.
+        content: What spans may tell of arguments and results.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ToolCalls:
         state: KeptState,
         emitter: Emitter,
         stopping: Stopping,
+        content: Content,
         hooks: HookChain | None = None,
         result_tokens: int | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class ToolCalls:
         self._state = state
         self._emitter = emitter
         self._stopping = stopping
+        self._content = content
         self._running: dict[asyncio.Task[Ended], ToolUse] = {}
         self._ended: deque[asyncio.Task[Ended]] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -150,14 +154,7 @@ class ToolCalls:
             seen = self._state.packed
             return data.unpack(seen)
 
-        with telemetry.span(
-            f"execute_tool {tool.name}",
-            {
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": tool.name,
-                "gen_ai.tool.call.id": call.id,
-            },
-        ) as span:
+        with tool_span(tool, call, self._content) as span:
             result: ToolResult | Waiting
             attempt = 0
             while True:
@@ -184,6 +181,8 @@ class ToolCalls:
                         made_of(ToolResult, tool_use_id=call.id, content=content, status="success")
                     )
                 break
+            if type(result) is ToolResult:
+                tool_ended(span, result, self._content)
             if context.touched_state is not None:
                 try:
                     self._state.take(seen or self._state.packed, context.touched_state)

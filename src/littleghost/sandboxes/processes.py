@@ -448,7 +448,11 @@ class Launcher:
             await self._clear_up_after(command)
 
     async def _clear_up_after(self, command: Command) -> None:
-        """The keeper was killed, so its orphans are the supervisor's: wait until it has killed them, and kill what is known."""
+        """The keeper was killed, so its orphans are the supervisor's: wait until it has killed them, and kill what is known.
+
+        The line to a keeper is shut as it dies, before its orphans are handed over; when it has been reaped, they are. The kernel's list of
+        children may leave one out while another is taken off it, so there are none only when it says so twice.
+        """
         if command.pid is not None:
             with suppress(OSError):
                 os.killpg(command.pid, signal.SIGKILL)
@@ -456,7 +460,10 @@ class Launcher:
         if self.alone and supervisor == self._pid and supervisor is not None and _has_ended(supervisor):
             await asyncio.to_thread(_kill_all)
         end = time.monotonic() + 0.75 * _GRACE
-        while supervisor is not None and any(not own for _, own in _children(supervisor)):
+        clear = 0
+        while supervisor is not None and clear < 2:
+            found = _children(supervisor)
+            clear = 0 if any(pid == command.keeper or not own for pid, own in found) else clear + 1
             if time.monotonic() > end:
                 command.state = "left"
                 return

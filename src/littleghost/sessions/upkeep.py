@@ -10,15 +10,20 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from littleghost import data
-from littleghost.errors import DataError, ProtocolError
+from littleghost import data, transcript
+from littleghost.errors import DataError, ProtocolError, StoreError, StoreUnavailableError
+from littleghost.message import Message
 from littleghost.sessions.commits import check_expiry
-from littleghost.sessions.contract import SessionStore, Verified
+from littleghost.sessions.contract import ALL_ACTORS, AllActors, SessionInfo, SessionStore, Verified
 from littleghost.sessions.transfer import need
+from littleghost.sessions.walk import Gap, walk
 
-__all__ = ["expire_sessions", "retention", "verify_sessions"]
+__all__ = ["expire_sessions", "retention", "unfinished_sessions", "verify_sessions"]
 
 log = logging.getLogger("littleghost")
+
+TURN: Final = 32
+"""So many messages are read at a time to find the last turn of a session."""
 
 GRACE: Final = 10.0
 """Seconds that a step of a sweep gets to end, when the service does."""
@@ -50,6 +55,57 @@ async def _verify(store: SessionStore, batch: int) -> AsyncGenerator[Verified]:
         if step.cursor == cursor:
             raise ProtocolError(f"{type(store).__name__}.verify takes the same step over and over")
         cursor = step.cursor
+
+
+def unfinished_sessions(
+    store: SessionStore, *, actor_id: str | AllActors | None = ALL_ACTORS
+) -> AsyncGenerator[SessionInfo]:
+    """Yield the sessions whose last run has not come to an answer: it was killed, stopped or failed, waits for answers, or is under way.
+
+    For whoever starts and wants to go on with them, see `Runtime.resume`; a run that is under way elsewhere holds its session, and
+    ``busy="raise"`` leaves it alone. Of each session the end is read, never the whole. One that cannot be read is logged and left out.
+
+    Args:
+        store: The store.
+        actor_id: Whose sessions; everybody's by default.
+
+    Raises:
+        UnsupportedError: The store cannot list these sessions.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    needed = ["sessions", "all_actors"] if actor_id is ALL_ACTORS else ["sessions"]
+    need(store, "unfinished_sessions", *needed)
+    return _unfinished(store, actor_id)
+
+
+async def _unfinished(store: SessionStore, actor_id: str | AllActors | None) -> AsyncGenerator[SessionInfo]:
+    async with aclosing(walk(store, actor_id)) as found:
+        async for info in found:
+            if isinstance(info, Gap):
+                log.warning("sessions that cannot be listed were not looked at: %s", info.problem)
+                continue
+            try:
+                end = await _last_turn(store, info)
+            except StoreUnavailableError:
+                raise
+            except StoreError as error:
+                log.warning("session %r was not looked at (%s)", info.id, type(error).__name__)
+                continue
+            if transcript.is_unfinished(end):
+                yield info
+
+
+async def _last_turn(store: SessionStore, info: SessionInfo) -> list[Message]:
+    """Return the end of a session, from its last assistant message on."""
+    messages: list[Message] = []
+    before: int | None = None
+    while not any(message.role == "assistant" for message in messages):
+        page = await store.tail(info.id, limit=TURN, before=before, actor_id=info.actor_id)
+        messages[:0] = page.items
+        if not page.items or page.cursor is None:
+            break
+        before = page.cursor
+    return messages
 
 
 def expire_sessions(

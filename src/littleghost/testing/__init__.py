@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from littleghost.testing.model_kit import (
         model_clauses as model_clauses,
     )
+    from littleghost.testing.model_responses import (
+        ResponsesDialect as ResponsesDialect,
+    )
     from littleghost.testing.model_server import (
         ModelServer as ModelServer,
     )
@@ -78,6 +81,7 @@ _HOMES = {
     "littleghost.testing.model_dialect": ("Dialect", "Said", "Seen"),
     "littleghost.testing.model_gemini": ("GeminiDialect",),
     "littleghost.testing.model_kit": ("check_model", "model_clauses"),
+    "littleghost.testing.model_responses": ("ResponsesDialect",),
     "littleghost.testing.model_server": ("ModelServer", "Reply"),
     "littleghost.testing.model_trial": ("Subject",),
     "littleghost.testing.sandbox_kit": ("check_sandbox", "sandbox_clauses"),

@@ -84,6 +84,8 @@ async def arguments_that_are_no_object_are_reported(subject: Subject) -> None:
     broken = ["", '{"a": 1', '{"a": 1}}', "[1]", '"a"', "null", '{"a": NaN}', '{"a": 1, "a": 2}']
     async with opened(subject) as trial:
         for text in broken:
+            if not text and "bare_calls" in trial.dialect.features:
+                continue
             said = Said(
                 calls=(ToolUse(id="call_1", name="add"), ToolUse(id="call_2", name="add", input={"a": 1, "b": 2})),
                 arguments={0: text},

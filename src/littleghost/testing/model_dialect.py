@@ -64,7 +64,8 @@ class Dialect(ABC):
         prefix: What stands before the paths of the API in the URL that a model is given, such as ``/v1``.
         content_type: That of a streamed answer.
         features: What the format has, so that clauses about the rest are skipped: ``reasoning`` (it comes), ``reasoning_back`` (it is
-            to be sent back), ``arguments`` (those of a call are streamed as text, so they can be malformed), ``filter`` (it
+            to be sent back), ``arguments`` (those of a call are streamed as text, so they can be malformed), ``bare_calls`` (no
+            text at all stands for no arguments), ``filter`` (it
             tells of a content filter), ``mid_stream_errors``, ``unknown_events`` (events of unknown kinds may come),
             ``ordered`` (some events show their order, see `shows_order`), ``cache_read``, ``cache_write`` and
             ``reasoning_tokens`` (usage counts them), ``instructions`` (system messages), ``unbounded_events`` (an event may

@@ -22,7 +22,7 @@ In a test suite, one test a clause::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from littleghost.models.contract import Model
 from littleghost.testing import (
@@ -60,7 +60,12 @@ def model_offers(subject: Subject) -> frozenset[str]:
 
 
 async def check_model(
-    make: Callable[..., Model], dialect: Callable[[], Dialect], *, capabilities: frozenset[str] | None = None
+    make: Callable[..., Model],
+    dialect: Callable[[], Dialect],
+    *,
+    capabilities: Iterable[str] | None = None,
+    only: Iterable[str] | None = None,
+    seconds: float | None = None,
 ) -> Report:
     """Try every clause that applies to what ``make`` makes, and report.
 
@@ -68,8 +73,19 @@ async def check_model(
         make: ``make(url, *, key, retries, …)`` returns a new model.
         dialect: The class of its format.
         capabilities: What to try, instead of what the model and the format offer.
+        only: The names of the clauses to try; all by default.
+        seconds: The limit of a clause.
+
+    Raises:
+        ValueError: ``only`` names a clause that there is not.
     """
     subject = Subject(make, dialect)
+    clauses = MODEL_CLAUSES
+    if only is not None:
+        wanted = set(only)
+        clauses = tuple(one for one in MODEL_CLAUSES if one.name in wanted)
+        if unknown := wanted - {one.name for one in clauses}:
+            raise ValueError(f"there is no clause called {', '.join(sorted(unknown))}")
     offered = model_offers(subject) if capabilities is None else capabilities
     name = type(make("http://127.0.0.1:9", key=KEY, retries=0)).__name__
-    return await run_clauses(MODEL_CLAUSES, subject, offered, subject=name)
+    return await run_clauses(clauses, subject, offered, subject=name, seconds=seconds)

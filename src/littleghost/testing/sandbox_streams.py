@@ -182,7 +182,7 @@ async def the_time_limit_binds_a_process(make: Any) -> None:
         async with await _shell(trial, "sleep 1000") as process:
             expect(await process.wait() == 137, "it ended otherwise")
             expect(process.error is not None and "timed out" in process.error, f"{process.error!r}")
-        expect(time.monotonic() - started < 10, "it took too long")
+        expect(time.monotonic() - started < 25, "it took too long")
 
 
 async def _with_daemon(trial: Trial, name: str, **options: Any) -> Process:

@@ -121,7 +121,7 @@ def outcome(error: BaseException) -> Outcome:
     code = code_of(error)
     if code in EXPIRED:
         return "expired"
-    if code in PASSING or _status(error) >= 500 or _status(error) == 429:
+    if code in PASSING or _status(error) >= 500 or _status(error) == 429 or _is_cut(error):
         return "again"
     if not code and (isinstance(error, OSError | UnreadableAnswer) or _is(error, _TRANSPORT)):
         return "again"
@@ -136,6 +136,8 @@ def store_error(error: BaseException, operation: str) -> LittleGhostError:
         return CredentialError(
             f"{what}{said}. Look at the credentials, and at what their policy allows for this memory, actor and session."
         )
+    if _is_cut(error):
+        return StoreUnavailableError(f"{what}{code}, and the rest of the answer was cut off. Try again.")
     if code == "ResourceNotFoundException":
         return ConfigurationError(f"{what}{said}. Is memory_id that of a memory in this region and account?")
     if code == "ServiceQuotaExceededException":
@@ -158,6 +160,12 @@ def _error(error: BaseException) -> dict[str, Any]:
     response: Any = getattr(error, "response", None)
     found: Any = cast("dict[str, Any]", response).get("Error") if isinstance(response, dict) else None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Tell whether a refusal is known by its headers only, for its body did not arrive whole: botocore then has that as the message."""
+    message = _error(error).get("Message")
+    return message == "" or (isinstance(message, str) and message.startswith("{"))
 
 
 def _said(error: BaseException) -> str:

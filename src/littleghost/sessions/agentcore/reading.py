@@ -88,11 +88,11 @@ class Reader:
         """
         began = time.monotonic()
         for pause in chain(PAUSES, repeat(PAUSES[-1])):
-            history, newest = await self._read(place, enough)
-            if not contested and self._contested(place, history, time.monotonic() - began):
-                await asyncio.sleep(pause)
-                continue
             try:
+                history, newest = await self._read(place, enough)
+                if not contested and self._contested(place, history, time.monotonic() - began):
+                    await asyncio.sleep(pause)
+                    continue
                 taken = await take(history)
             except CorruptSessionError as error:
                 # What is missing may only not be visible yet.

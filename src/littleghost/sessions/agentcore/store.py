@@ -372,6 +372,9 @@ class AgentCoreMemoryStore(RecordStore):
         Oldest first, so that what is left when it is interrupted is never taken for a session: to load it is a `CorruptSessionError` then,
         and to delete it once more goes on. Takes a call for each event, and the service allows five a second.
 
+        A session that somebody begins anew meanwhile may be deleted with it, also where that first commit was acknowledged: nothing tells
+        its events from those that were there. Who commits after this has returned loses nothing.
+
         Raises:
             StoreUnavailableError: Some are left; the error says how many.
         """
