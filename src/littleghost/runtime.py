@@ -261,7 +261,7 @@ class Runtime:
                 metadata = info.metadata
                 if metadata is None:  # the store does not tell it in lists
                     metadata = await self.session(info.id, actor_id=session.actor_id).metadata()
-                inner.setdefault(_parent(metadata), []).append(info.id)
+                inner.setdefault(transcript.parent_of(metadata), []).append(info.id)
             cursor = page.cursor
             if cursor is None:
                 break
@@ -741,13 +741,6 @@ def _introduced(notes: Notes, agent: str, *, resumed: bool) -> Notes:
     if notes.life is not None and notes.agent == name:
         return notes
     return msgspec.structs.replace(notes, life=notes.life or os.urandom(8).hex(), agent=name)
-
-
-def _parent(metadata: Mapping[str, Any] | None) -> Any:
-    """Return the id of the session whose agent has used another one in the session with this metadata, or ``None``."""
-    notes = (metadata or {}).get(transcript.MARK)
-    parent: Any = cast("dict[str, Any]", notes).get("parent") if isinstance(notes, dict) else None
-    return cast("dict[str, Any]", parent).get("session") if isinstance(parent, dict) else None
 
 
 def _new_message(message: Any) -> Message:
