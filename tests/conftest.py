@@ -25,6 +25,9 @@ MISSING = "MISSING: "
 settings.register_profile("littleghost", deadline=None, derandomize=IN_CI, print_blob=True)
 settings.load_profile("littleghost")
 
+# No test asks a model that is not on this machine; one that is to find out what happens says so.
+os.environ.setdefault("LITTLEGHOST_MODEL_REQUESTS", "forbid")
+
 # What a shell without job control starts in the background is deaf to Ctrl-C, and so would be what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

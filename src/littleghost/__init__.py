@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         ModelUnavailableError as ModelUnavailableError,
     )
     from littleghost.errors import (
+        OutputError as OutputError,
+    )
+    from littleghost.errors import (
         OutputLimitError as OutputLimitError,
     )
     from littleghost.errors import (
@@ -185,6 +188,9 @@ if TYPE_CHECKING:
         ModelStarted as ModelStarted,
     )
     from littleghost.events import (
+        OutputDelta as OutputDelta,
+    )
+    from littleghost.events import (
         ReasoningDelta as ReasoningDelta,
     )
     from littleghost.events import (
@@ -249,6 +255,9 @@ if TYPE_CHECKING:
     )
     from littleghost.models.resolve import (
         resolve_model as resolve_model,
+    )
+    from littleghost.output.declared import (
+        Output as Output,
     )
     from littleghost.prices import (
         Prices as Prices,
@@ -460,6 +469,12 @@ if TYPE_CHECKING:
     from littleghost.tools.function import (
         tool as tool,
     )
+    from littleghost.tools.mcp.options import (
+        MCPOptions as MCPOptions,
+    )
+    from littleghost.tools.mcp.toolset import (
+        MCPToolset as MCPToolset,
+    )
     from littleghost.usage import (
         Usage as Usage,
     )
@@ -493,6 +508,7 @@ _HOMES = {
         "ModelProtocolError",
         "ModelRequestError",
         "ModelUnavailableError",
+        "OutputError",
         "OutputLimitError",
         "PolicyError",
         "ProtocolError",
@@ -524,6 +540,7 @@ _HOMES = {
         "ModelEnded",
         "ModelEvent",
         "ModelStarted",
+        "OutputDelta",
         "ReasoningDelta",
         "Retrying",
         "RunEnded",
@@ -545,6 +562,7 @@ _HOMES = {
     "models.openai_responses": ("OpenAIResponsesModel",),
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
+    "output.declared": ("Output",),
     "runs.compaction": ("Compaction",),
     "runs.hooks": ("Hooks",),
     "runs.limits": ("Budget", "RunLimits", "Spent"),
@@ -606,6 +624,8 @@ _HOMES = {
     ),
     "tools.contract": ("Approval", "RunContext", "Tool", "ToolPending", "Toolset"),
     "tools.function": ("tool",),
+    "tools.mcp.options": ("MCPOptions",),
+    "tools.mcp.toolset": ("MCPToolset",),
     "usage": ("Usage",),
     "workspace": ("Workspace",),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from littleghost import data
 from littleghost.cancellation import CancellationToken
@@ -12,6 +12,7 @@ from littleghost.delegation import AgentTool
 from littleghost.errors import ConfigurationError
 from littleghost.message import Message
 from littleghost.models.contract import Model
+from littleghost.output.declared import Output, T_co
 from littleghost.portal import portal
 from littleghost.runs.compaction import Compaction
 from littleghost.runs.hooks import Hooks
@@ -21,19 +22,23 @@ from littleghost.runtime import Runtime
 from littleghost.tools.contract import RunContext, Tool, Toolset
 from littleghost.tools.function import FunctionTool
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 __all__ = ["Agent"]
 
 ORDINARY = RunLimits()
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 
 
-class Agent:
+class Agent(Generic[T_co]):
     """A value that says who answers and how. It holds no conversation and can be used by any number of runs at once.
 
     Args:
         model: A `Model`, or a string such as ``openai:gpt-5`` or ``local:FILE.gguf``.
         instructions: What the model is told first, or a function from the run's context to it.
         tools: Tools, toolsets, and functions, which become tools as by `tool`.
+        output: The type of its answers, or an `Output` that says more of them; ``None``, or ``str``, for text as it comes.
         limits: What a run may use.
         compaction: How a conversation is shown that becomes too long for the model; whole unless given.
         budget: What all runs of a session may use together.
@@ -42,7 +47,7 @@ class Agent:
         name: What it is called in spans. A session remembers it, and a run of it goes on only with an agent of the same name.
 
     Raises:
-        ConfigurationError: Something cannot be used as what it was given for, or two tools have one name.
+        ConfigurationError: Something cannot be used as what it was given for, or two tools have one name, or ``output`` has no JSON Schema.
         DataError: ``settings`` is no JSON object.
     """
 
@@ -54,16 +59,46 @@ class Agent:
         "_limits",
         "_model",
         "_name",
+        "_output",
         "_settings",
         "_tools",
     )
 
+    @overload
+    def __init__(
+        self: Agent[str],
+        model: Model | str,
+        *,
+        instructions: str | Callable[[RunContext[Any]], str] | None = None,
+        tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
+        output: None = None,
+        limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
+        settings: Mapping[str, Any] | None = None,
+        name: str = "agent",
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         model: Model | str,
         *,
         instructions: str | Callable[[RunContext[Any]], str] | None = None,
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
+        output: type[T_co] | TypeForm[T_co] | Output[T_co],
+        limits: RunLimits | None = None,
+        budget: Budget | None = None,
+        hooks: Sequence[Hooks] = (),
+        settings: Mapping[str, Any] | None = None,
+        name: str = "agent",
+    ) -> None: ...
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        instructions: str | Callable[[RunContext[Any]], str] | None = None,
+        tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
+        output: Any = None,
         limits: RunLimits | None = None,
         compaction: Compaction | None = None,
         budget: Budget | None = None,
@@ -98,6 +133,14 @@ class Agent:
         twice = sorted({item for item in names if names.count(item) > 1})
         if twice:
             raise ConfigurationError(f"two tools have the same name: {', '.join(twice)}")
+        if output is None or output is str:
+            self._output: Output[Any] | None = None
+        else:
+            self._output = cast("Output[Any]", output) if isinstance(output, Output) else Output(output)
+            if self._output.name in names:
+                raise ConfigurationError(
+                    f"a tool is called {self._output.name!r}, as the answer is; give Output(…, name=…) another name"
+                )
         self._limits = limits or ORDINARY
         self._settings: dict[str, Any] = data.unpack(data.pack_object(settings or {}, "settings"))
         self._name = name
@@ -121,6 +164,11 @@ class Agent:
     def tools(self) -> tuple[Tool | Toolset, ...]:
         """What it may use."""
         return self._tools
+
+    @property
+    def output(self) -> Output[T_co] | None:
+        """What it says of its answers; ``None`` where they are text as it comes."""
+        return self._output
 
     @property
     def limits(self) -> RunLimits:
@@ -189,7 +237,7 @@ class Agent:
         deps: Any = None,
         limits: RunLimits | None = None,
         budget: Budget | None = None,
-    ) -> Run:
+    ) -> Run[T_co]:
         """Ask once, without a store and without a sandbox; see `Runtime.ask` for everything more."""
         async with Runtime() as runtime:
             return await runtime.ask(
@@ -211,7 +259,7 @@ class Agent:
         deps: Any = None,
         limits: RunLimits | None = None,
         budget: Budget | None = None,
-    ) -> Run:
+    ) -> Run[T_co]:
         """Do what `ask` does, from synchronous code, also inside a running event loop."""
         return portal.call(
             self.ask,

@@ -23,7 +23,8 @@
     │   ├── ModelProtocolError                  the answer is not what the provider's format says
     │   ├── ContextOverflowError                the conversation does not fit the model's window
     │   ├── OutputLimitError                    the answer was cut at the output limit
-    │   └── MalformedToolCallError              tool-call arguments are not a JSON object
+    │   ├── MalformedToolCallError              tool-call arguments are not a JSON object
+    │   └── OutputError (ValueError)            the answer does not fit the type that was asked for
     ├── ToolError (RuntimeError)                a tool failed; the model sees its text
     │   ├── ToolRetry                           it may succeed when it is run again
     │   └── Tool* (FileNotFoundError, …)        the same, for file operations
@@ -65,6 +66,7 @@ __all__ = [
     "ModelProtocolError",
     "ModelRequestError",
     "ModelUnavailableError",
+    "OutputError",
     "OutputLimitError",
     "PolicyError",
     "ProtocolError",
@@ -271,6 +273,18 @@ class OutputLimitError(ModelError):
 
 class MalformedToolCallError(ModelError):
     """The arguments of a tool call are not a JSON object."""
+
+
+class OutputError(ModelError, ValueError):
+    """There is no answer of the type that was asked for: what the model wrote never fitted, or the run ended without one.
+
+    Attributes:
+        errors: What was wrong with the last answer, as the model was told.
+        text: The last answer.
+    """
+
+    errors: tuple[str, ...] = ()
+    text: str = ""
 
 
 class ToolError(LittleGhostError, RuntimeError):

@@ -7,7 +7,7 @@ answer again.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -22,6 +22,7 @@ __all__ = [
     "ModelEnded",
     "ModelEvent",
     "ModelStarted",
+    "OutputDelta",
     "ReasoningDelta",
     "Retrying",
     "RunEnded",
@@ -90,6 +91,15 @@ class ToolCallReady(_Event, frozen=True, gc=False, kw_only=True, tag="tool_call_
 
     index: int
     call: ToolUse
+
+
+class OutputDelta(_Event, frozen=True, gc=False, kw_only=True, tag="output"):
+    """There is more of an answer in a type; ``value`` is all there is so far, as JSON values and not checked yet.
+
+    It is the beginning of the whole: strings may be cut, and members and items that do not fit yet are missing.
+    """
+
+    value: Any
 
 
 class ToolStarted(_Event, frozen=True, gc=False, kw_only=True, tag="tool_started"):
@@ -174,6 +184,7 @@ Event = (
     | ReasoningDelta
     | ToolCallStarted
     | ToolCallArguments
+    | OutputDelta
     | ToolCallReady
     | ToolStarted
     | ToolEnded

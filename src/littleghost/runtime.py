@@ -20,6 +20,7 @@ from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotF
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
+from littleghost.output.declared import Output, T_co
 from littleghost.runs.answering import checked_answers
 from littleghost.runs.compaction import DEFAULT_WINDOW, Compaction, CompactionPlan
 from littleghost.runs.driver import Driver
@@ -48,9 +49,17 @@ from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from littleghost.prices import Prices
     from littleghost.sandboxes.contract import Sandbox
     from littleghost.workspace import Workspace
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 __all__ = ["Runtime"]
 
@@ -58,7 +67,7 @@ Busy = Literal["wait", "raise"]
 _SAYABLE = frozenset({Text, Image, Document})
 
 
-class Runnable(Protocol):
+class Runnable(Protocol[T_co]):
     """What a runtime has to know of an agent."""
 
     @property
@@ -79,6 +88,11 @@ class Runnable(Protocol):
     @property
     def tools(self) -> tuple[Tool | Toolset, ...]:
         """The tools it may use."""
+        ...
+
+    @property
+    def output(self) -> Output[T_co] | None:
+        """What it says of its answers; ``None`` where they are text as it comes."""
         ...
 
     @property
@@ -274,7 +288,7 @@ class Runtime:
 
     async def ask(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any],
         *,
         session_id: object = None,
@@ -285,7 +299,7 @@ class Runtime:
         deps: Any = None,
         limits: RunLimits | None = None,
         budget: Budget | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Say ``message`` to ``agent`` and return the `Run` when it has answered.
 
         What a killed run left in the session is settled first.
@@ -328,7 +342,7 @@ class Runtime:
 
     async def resume(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         *,
         session_id: object,
         actor_id: object = None,
@@ -340,7 +354,7 @@ class Runtime:
         budget: Budget | None = None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Go on where a run was killed or stopped, in this process or another; see `ask` for the rest.
 
         Calls without a result are settled: tools declared idempotent run again, the others are answered as interrupted. With nothing open
@@ -376,7 +390,7 @@ class Runtime:
     @asynccontextmanager
     async def stream(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         message: str | Message | Sequence[Any] | None,
         *,
         session_id: object = None,
@@ -389,7 +403,7 @@ class Runtime:
         budget: Budget | None = None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[RunStream]:
+    ) -> AsyncGenerator[RunStream[T]]:
         """Do what `ask` does, or with ``None`` for a message what `resume` does, and give its events as they happen.
 
         Leaving the block early cancels the run, and waits until what was open is settled. What `ask` raises, reading the events raises.
@@ -399,7 +413,7 @@ class Runtime:
             raise ConfigurationError("resuming needs a session_id")
         if new is not None and (approvals or results):
             raise ConfigurationError("approvals and results are for resuming; give None for the message")
-        channel = Channel()
+        channel: Channel[T] = Channel()
         token = CancellationToken(cancellation)
         task = asyncio.create_task(
             self._run(
@@ -436,7 +450,7 @@ class Runtime:
 
     async def _run(
         self,
-        agent: Runnable,
+        agent: Runnable[T],
         new: Message | None,
         session_id: object,
         actor_id: object,
@@ -448,9 +462,9 @@ class Runtime:
         budget: Budget | None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-        channel: Channel | None = None,
+        channel: Channel[T] | None = None,
         outer: _Outer | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
             raise ConfigurationError("the runtime is closed")
@@ -560,6 +574,7 @@ class Runtime:
                 journal=journal,
                 limits=chosen,
                 granularity="call" if session is None else session.store.granularity,
+                output=agent.output,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
                 compaction=compaction,
                 hooks=agent.hooks,

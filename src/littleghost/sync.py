@@ -20,11 +20,13 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from littleghost import runtime
+from littleghost.output.declared import T_co
 from littleghost.portal import portal
 from littleghost.runs import streaming
+from littleghost.runtime import T
 from littleghost.sessions import contract, memory, opening, postgres, session, sqlite, transfer, upkeep
 
 if TYPE_CHECKING:
@@ -522,14 +524,14 @@ class Session:
             yield lease
 
 
-class RunStream:
+class RunStream(Generic[T_co]):
     """The synchronous face of `littleghost.RunStream`."""
 
-    def __init__(self, stream: streaming.RunStream) -> None:
+    def __init__(self, stream: streaming.RunStream[T_co]) -> None:
         self._stream = stream
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[T_co]:
         """The finished run; see `littleghost.RunStream`."""
         return self._stream.run
 
@@ -538,7 +540,7 @@ class RunStream:
             yield event
 
 
-async def _next(stream: streaming.RunStream) -> Event | None:
+async def _next(stream: streaming.RunStream[Any]) -> Event | None:
     try:
         return await stream.__anext__()
     except StopAsyncIteration:
@@ -588,7 +590,7 @@ class Runtime:
 
     def ask(
         self,
-        agent: runtime.Runnable,
+        agent: runtime.Runnable[T],
         message: str | Message | Sequence[Any],
         *,
         session_id: object = None,
@@ -599,7 +601,7 @@ class Runtime:
         deps: Any = None,
         limits: RunLimits | None = None,
         budget: Budget | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Do what `littleghost.Runtime.ask` does."""
         return portal.call(
             self._runtime.ask,
@@ -617,7 +619,7 @@ class Runtime:
 
     def resume(
         self,
-        agent: runtime.Runnable,
+        agent: runtime.Runnable[T],
         *,
         session_id: object,
         actor_id: object = None,
@@ -629,10 +631,10 @@ class Runtime:
         budget: Budget | None = None,
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[T]:
         """Do what `littleghost.Runtime.resume` does."""
-        return portal.call(
-            self._runtime.resume,
+        run: Run[T] = portal.call(
+            cast("Any", self._runtime.resume),
             agent,
             session_id=session_id,
             actor_id=actor_id,
@@ -645,11 +647,12 @@ class Runtime:
             approvals=approvals,
             results=results,
         )
+        return run
 
     @contextmanager
     def stream(
-        self, agent: runtime.Runnable, message: str | Message | Sequence[Any] | None, **options: Any
-    ) -> Generator[RunStream]:
+        self, agent: runtime.Runnable[T], message: str | Message | Sequence[Any] | None, **options: Any
+    ) -> Generator[RunStream[T]]:
         """Do what `littleghost.Runtime.stream` does; the options are its own."""
         with _entered(lambda: self._runtime.stream(agent, message, **options)) as stream:
             yield RunStream(stream)

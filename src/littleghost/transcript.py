@@ -27,6 +27,7 @@ __all__ = [
     "admit",
     "cut",
     "for_model",
+    "given_answer",
     "interrupted",
     "is_unfinished",
     "mark",
@@ -174,7 +175,26 @@ def waits_for_model(messages: Sequence[Message]) -> bool:
     if not messages:
         return False
     last = messages[-1]
+    if last.role == "tool":
+        return given_answer(messages) is None
     return last.role != "assistant" or is_partial(last)
+
+
+def given_answer(messages: Sequence[Message]) -> ToolUse | None:
+    """Return the call that gave the answer which a conversation ends with, where an answer is given by a call.
+
+    It is the first one that succeeded of those of the tool that the last assistant message notes as the answer's.
+    """
+    taken: set[str] = set()
+    for message in reversed(messages):
+        if message.role == "tool":
+            taken.update(result.tool_use_id for result in message.tool_results if result.status == "success")
+        elif message.role != "assistant":
+            return None
+        else:
+            name = note(message, "answer")
+            return next((call for call in message.tool_uses if call.name == name and call.id in taken), None)
+    return None
 
 
 def is_unfinished(messages: Sequence[Message]) -> bool:

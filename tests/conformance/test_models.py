@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from littleghost import Agent, MemoryStore, Runtime, tool
 from littleghost.errors import ConfigurationError
 from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest
@@ -20,7 +22,8 @@ from littleghost.testing.model_chat import ChatDialect
 from littleghost.testing.model_gemini import GeminiDialect
 from littleghost.testing.model_kit import model_clauses, model_offers
 from littleghost.testing.model_responses import ResponsesDialect
-from littleghost.testing.model_trial import KEY, Subject
+from littleghost.testing.model_trial import KEY, Subject, opened
+from littleghost.testing.model_turns import CALLED, DONE
 
 
 def impatient(model: Any, retries: int) -> Model:
@@ -84,8 +87,8 @@ def bedrock(url: str, *, key: str, retries: int, settings: Any = None, **options
 SUBJECTS: dict[str, tuple[str, Subject]] = {
     "chat": ("openai", Subject(chat, ChatDialect)),
     "responses": ("openai", Subject(responses, ResponsesDialect)),
-    "gemini": ("google.genai", Subject(gemini, GeminiDialect)),
-    "vertex": ("google.genai", Subject(vertex, GeminiDialect)),
+    "gemini": ("google", Subject(gemini, GeminiDialect)),
+    "vertex": ("google", Subject(vertex, GeminiDialect)),
     "anthropic": ("anthropic", Subject(anthropic, AnthropicDialect)),
     "anthropic-omitted": ("anthropic", Subject(anthropic, OmittedThinkingDialect)),
     "bedrock": ("boto3", Subject(bedrock, BedrockDialect)),
@@ -134,6 +137,41 @@ async def test_requests_can_be_forbidden(subject: Subject, monkeypatch: pytest.M
         async for _ in model.stream(ModelRequest(messages=[Message.user("Hello")])):
             pass
     await model.aclose()
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["as-stored", "with-signatures"])
+@pytest.mark.parametrize("subject", SUBJECTS, indirect=True)
+async def test_a_run_goes_on_between_a_call_and_its_result(subject: Subject, keep: bool) -> None:
+    """Two calls are under way when the run is cancelled; another runtime goes on with what the store has."""
+    if missing := {"reasoning_back", *(["keep_signatures"] if keep else [])} - offers(subject):
+        pytest.skip(f"not offered: {', '.join(sorted(missing))}")
+    called = asyncio.Event()
+
+    @tool
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        called.set()
+        await asyncio.Event().wait()
+        return a + b
+
+    store = MemoryStore()
+    async with opened(subject, **({"keep_signatures": True} if keep else {})) as trial:
+        trial.server.play(CALLED, DONE)
+        agent = Agent(trial.model, tools=[add])
+        async with Runtime(session_store=store) as runtime:
+            asked = asyncio.create_task(runtime.ask(agent, "Add.", session_id="s"))
+            await asyncio.wait_for(called.wait(), 30)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        async with Runtime(session_store=store) as runtime:
+            run = await runtime.resume(agent, session_id="s")
+        assert run.check().text == "".join(DONE.text)
+        seen = trial.seen()
+    assert len([call for message in seen.messages for call in message.tool_uses]) == 2
+    assert seen.reasoning == ((trial.dialect.proof(CALLED),) if keep else ())
+    stored = await store.load("s")
+    assert stored is not None
+    assert "Private thought" not in repr(stored.messages)
 
 
 def test_every_clause_applies_somewhere() -> None:

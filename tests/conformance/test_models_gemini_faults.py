@@ -17,7 +17,7 @@ from littleghost.testing.model_gemini import GeminiDialect
 from littleghost.testing.model_kit import model_clauses
 from littleghost.testing.model_trial import Subject
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("google.genai") is None, reason="needs google-genai")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("google") is None, reason="needs google-genai")
 
 
 def make(url: str, *, key: str, retries: int, **options: Any) -> GeminiModel:

@@ -1,7 +1,7 @@
-"""Two agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
+"""Agents that use every kind of tool, and a point before and after each of their effects where they can be stopped.
 
-The one of ``plain`` only runs tools; that of ``waits`` also has hooks, a budget, a tool that retries, and calls that wait for a person or
-for a result from elsewhere.
+The one of ``text`` only runs tools; those of ``tool`` and ``native`` answer in a type; that of ``waits`` has hooks, a budget, a tool that
+retries, and calls that wait for a person or for a result from elsewhere.
 
 Run as a program it performs a list of scenarios, each in a process of its own that is killed at a point by ``SIGKILL``::
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec import Struct
 
 from littleghost import (
     Agent,
@@ -29,6 +30,7 @@ from littleghost import (
     Hooks,
     Message,
     Model,
+    Output,
     Run,
     RunContext,
     Runtime,
@@ -41,8 +43,15 @@ from littleghost import (
 )
 from littleghost.testing import FunctionModel
 
+TYPED = '{"total":2}'
 QUESTION, ANSWER = "Order two of A7 and one of B2.", "All is ordered."
 Point = Callable[[str], Awaitable[None]]
+
+
+class Total(Struct):
+    """How many articles were ordered."""
+
+    total: int
 
 
 class Points:
@@ -147,9 +156,10 @@ class ProbedHooks(Hooks):
 class ProbedModel(Model):
     """A model with a point before and after each answer, and in the middle of its text."""
 
-    def __init__(self, point: Point, reply: Callable[[Any], Message | str]) -> None:
+    def __init__(self, point: Point, scenario: str) -> None:
         self._point = point
-        self._inner = FunctionModel(reply)
+        self._inner = FunctionModel(REPLIES[scenario])
+        self.capabilities = frozenset({"answer_format", "tool_choice"})
 
     async def stream(self, request: Any) -> Any:
         await self._point("model starts")
@@ -205,7 +215,34 @@ def _next(request: Any, turns: list[list[tuple[str, str]]]) -> Message | str:
     return Message.assistant([Text("Working on it. "), *calls])
 
 
-def make(folder: Path, point: Point, granularity: str, scenario: str = "plain") -> tuple[Agent, ProbedStore]:
+def reply_by_tool(request: Any) -> Message:
+    """Order, with an answer that does not fit; then order, with one that fits."""
+    answered = sum(len(message.tool_results) for message in request.messages)
+    order = (
+        [] if answered > 2 else [ToolUse(id="order", name="order", input={"sku": "B2" if answered else "A7"})]
+    )
+    answer = ToolUse(id="answer", name="final_answer", input={"total": 2 if answered else "two"})
+    return Message.assistant([*order, answer])
+
+
+def reply_in_json(request: Any) -> Message | str:
+    """Order, give an answer that does not fit, and mend it when told so."""
+    if not any(message.tool_results for message in request.messages):
+        return Message.assistant([ToolUse(id="order", name="order", input={"sku": "A7"})])
+    return TYPED if request.messages[-1].text.startswith("The answer cannot be used") else '{"total":"two"}'
+
+
+REPLIES: dict[str, Callable[[Any], Message | str]] = {
+    "text": reply,
+    "tool": reply_by_tool,
+    "native": reply_in_json,
+    "waits": reply_waiting,
+}
+
+
+def make(
+    folder: Path, point: Point, granularity: str, scenario: str = "text"
+) -> tuple[Agent[Any], ProbedStore]:
     """Return the agent of a scenario and the store that it uses."""
     if scenario.startswith("nested"):
         return importlib.import_module("nested").make(folder, point, granularity, scenario)
@@ -225,10 +262,12 @@ def make(folder: Path, point: Point, granularity: str, scenario: str = "plain") 
     store = ProbedStore(folder / "sessions.db")
     store.point = point
     store.granularity = granularity  # type: ignore[assignment]
-    agent = Agent(
-        ProbedModel(point, reply_waiting if waits else reply),
+    output = Output(Total, strategy=scenario) if scenario in ("tool", "native") else None  # type: ignore[arg-type]
+    agent: Agent[Any] = Agent(
+        ProbedModel(point, scenario),
         instructions="You order things.",
         tools=tools,
+        output=output,
         hooks=[ProbedHooks(point)] if waits else (),
         budget=Budget(turns=50) if waits else None,
         name="orders" if waits else "agent",
@@ -236,7 +275,7 @@ def make(folder: Path, point: Point, granularity: str, scenario: str = "plain") 
     return agent, store
 
 
-async def answer(runtime: Runtime, agent: Agent, run: Run, point: Point, **who: Any) -> Run:
+async def answer(runtime: Runtime, agent: Agent[Any], run: Run[Any], point: Point, **who: Any) -> Run[Any]:
     """Answer what a run waits for, one call after another, until it waits for nothing."""
     while run.outcome == "suspended":
         await point("suspended")
@@ -260,6 +299,8 @@ async def perform(folder: Path, how: str, point: Points, granularity: str, scena
             run = await runtime.ask(agent, QUESTION, **who)
         run = await answer(runtime, agent, run, point, **who)
     await store.aclose()
+    if scenario in ("tool", "native"):
+        assert run.output == Total(total=2)
     return {"outcome": run.outcome, "text": run.text, "steps": run.steps, "points": point.names}
 
 

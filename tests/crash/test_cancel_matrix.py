@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import ANSWER, ANSWERS, QUESTION, Ledger, Points, answer, make
+from scenario import ANSWER, ANSWERS, QUESTION, TYPED, Ledger, Points, answer, make
 
 from littleghost import (
     CancellationToken,
@@ -29,7 +29,7 @@ class Attempt:
     """One run that is stopped at one point in one way."""
 
     def __init__(
-        self, folder: Path, how: str, at: int | None, granularity: str, scenario: str = "plain"
+        self, folder: Path, how: str, at: int | None, granularity: str, scenario: str = "text"
     ) -> None:
         self.folder, self.how, self.granularity, self.scenario = folder, how, granularity, scenario
         self.token = CancellationToken()
@@ -93,7 +93,8 @@ def check_settled(attempt: Attempt, messages: list[Message]) -> None:
     ran = {kind.split()[0] for kind, _ in Ledger(attempt.folder / "effects").counts()}
     assert {call.name for call in open_calls} <= set(ANSWERS) - ran, "a call that ran has no result"
     shaped = transcript.normalise(messages)
-    assert [message.text for message in messages if message.role == "user"] == (
+    said = [message for message in messages if message.role == "user"]
+    assert [message.text for message in said if not transcript.note(message, "repair")] == (
         [QUESTION] if messages else []
     )
     for call_message, results in zip(shaped, [*shaped[1:], None], strict=False):
@@ -108,16 +109,21 @@ def check_settled(attempt: Attempt, messages: list[Message]) -> None:
     assert all(count == 1 for (kind, _), count in counts.items() if kind.startswith("order"))
 
 
-WAITING = [("waits", how, "call") for how in ("task", "token", "reader leaves")] + [
-    ("waits", "task", "batch")
-]
+@pytest.mark.parametrize("granularity", ["call", "batch"])
+@pytest.mark.parametrize("how", HOWS)
+async def test_stopped_at_any_point(tmp_path: Path, how: str, granularity: str) -> None:
+    await stop_at_any_point(tmp_path, how, granularity, "text")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "how", "granularity"),
-    [*(("plain", how, granularity) for how in HOWS for granularity in ("call", "batch")), *WAITING],
+    ("how", "granularity"), [("token", "call"), ("task", "batch"), ("reader leaves", "call")]
 )
-async def test_stopped_at_any_point(tmp_path: Path, scenario: str, how: str, granularity: str) -> None:
+@pytest.mark.parametrize("scenario", ["tool", "native", "waits"])
+async def test_in_the_other_scenarios(tmp_path: Path, how: str, granularity: str, scenario: str) -> None:
+    await stop_at_any_point(tmp_path, how, granularity, scenario)
+
+
+async def stop_at_any_point(tmp_path: Path, how: str, granularity: str, scenario: str) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
     whole = Attempt(folder, "none", None, granularity, scenario)
@@ -153,7 +159,10 @@ async def test_stopped_at_any_point(tmp_path: Path, scenario: str, how: str, gra
             f"{where}: a task was left"
         )
         resumed = await go_on(attempt)
-        assert (resumed.outcome, resumed.text) == ("completed", ANSWER), where
+        assert (resumed.outcome, resumed.text) == (
+            "completed",
+            ANSWER if scenario in {"text", "waits"} else TYPED,
+        ), where
         after = await attempt.messages()
         assert after[: len(messages)] == messages, where
         check_settled(attempt, after)

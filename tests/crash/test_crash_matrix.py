@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import ANSWER, QUESTION, Ledger
+from scenario import ANSWER, QUESTION, TYPED, Ledger
 
 from littleghost import Message, Session, SQLiteStore, transcript
 
@@ -33,7 +33,7 @@ class Machine:
         )
 
     def run(
-        self, folder: str, how: str, at: int | None, granularity: str, scenario: str = "plain"
+        self, folder: str, how: str, at: int | None, granularity: str, scenario: str = "text"
     ) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -137,7 +137,7 @@ async def complete(folder: Path, scenario: str, granularity: str) -> None:
         check(folder, messages, state, granularity)
 
 
-SCENARIOS = pytest.mark.parametrize("scenario", ["plain", "waits"])
+SCENARIOS = pytest.mark.parametrize("scenario", ["text", "waits"])
 
 
 @SCENARIOS
@@ -172,7 +172,7 @@ async def test_killed_again_and_again_while_it_resumes(
 ) -> None:
     points = len(machine.run("whole", "ask", None, granularity, scenario)["points"])
     luck = random.Random(20)
-    for number in range(20 if scenario == "plain" else 8):
+    for number in range(20 if scenario == "text" else 8):
         folder, kills, before = f"often-{number}", 0, []
         at: int | None = luck.randrange(points)
         result = machine.run(folder, "ask", at, granularity, scenario)
@@ -186,3 +186,48 @@ async def test_killed_again_and_again_while_it_resumes(
             result = machine.run(folder, "resume", at, granularity, scenario)
         assert result["outcome"] == "completed", f"seed 20, round {number}"
         await complete(machine.folder / folder, scenario, granularity)
+
+
+def check_typed(folder: Path, messages: list[Message], answers: str) -> None:
+    """What holds when the answer is there, whatever was killed on the way."""
+    said = [message for message in messages if message.role == "user"]
+    told = [message for message in said if transcript.note(message, "repair")]
+    assert [message.text for message in said if message not in told] == [QUESTION]
+    assert len(told) == (answers == "native"), "the model was told once that its answer did not fit"
+    shaped = transcript.normalise(messages)
+    assert transcript.for_model(shaped) == shaped, "the transcript is not in canonical shape"
+    assert transcript.unsettled(messages) == ()
+    if answers == "tool":
+        given = [result for message in messages for result in message.tool_results]
+        assert [result.status for result in given if result.tool_use_id == "answer"] == ["error", "success"]
+    counts = Ledger(folder / "effects").counts()
+    assert all(count == 1 for count in counts.values()), "a tool with effects ran twice for one call"
+    assert len(counts) <= (2 if answers == "tool" else 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "granularity"), [("tool", "call"), ("tool", "batch"), ("native", "call")]
+)
+async def test_an_answer_in_a_type_is_reached_whatever_was_killed(
+    machine: Machine, answers: str, granularity: str
+) -> None:
+    whole = machine.run("whole", "ask", None, granularity, answers)
+    assert (whole["outcome"], whole["text"]) == ("completed", TYPED)
+    check_typed(machine.folder / "whole", (await journal(machine.folder / "whole"))[0], answers)
+    settled = 0
+    for at, name in enumerate(whole["points"]):
+        folder = f"killed-{at}"
+        assert machine.run(folder, "ask", at, granularity, answers)["outcome"] == "killed", f"{at}: {name}"
+        before, _ = await journal(machine.folder / folder)
+        resumed = machine.run(folder, "resume", None, granularity, answers)
+        assert (resumed["outcome"], resumed.get("text")) == ("completed", TYPED), f"{at}: {name}"
+        after, _ = await journal(machine.folder / folder)
+        assert after[: len(before)] == before, f"{at}: {name}: a committed message was lost or changed"
+        check_typed(machine.folder / folder, after, answers)
+        if any(call.input == {"total": 2} for message in before for call in message.tool_uses):
+            assert resumed["steps"] == 0, f"{at}: {name}: the model was asked for an answer that it had given"
+            settled += 1
+        again = machine.run(folder, "resume", None, granularity, answers)
+        assert (again["outcome"], again["text"], again["steps"]) == ("completed", TYPED, 0)
+        assert (await journal(machine.folder / folder))[0] == after
+    assert settled or answers == "native"

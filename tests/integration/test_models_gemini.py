@@ -49,7 +49,7 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def sdk(require: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    require(importlib.util.find_spec("google.genai"), "google-genai", "pip install 'littleghost[gemini]'")
+    require(importlib.util.find_spec("google"), "google-genai", "pip install 'littleghost[gemini]'")
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

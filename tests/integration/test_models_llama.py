@@ -218,6 +218,7 @@ async def test_a_local_model_starts_by_itself_and_again(gguf):
     assert (model.name, model.provider) == (gguf.stem, "llama.cpp")
     first = (await events_of(model, Message.user("Say hello.")))[-1]
     assert type(first) is ModelEnded
+    assert model.context_window == 1024
     pid = model.server.pid
     os.kill(pid, signal.SIGKILL)
     await until(lambda: not model.server.running, 10)
@@ -348,6 +349,15 @@ async def test_a_tool_that_must_be_called_is_called(model):
     last = [event async for event in model.stream(request)][-1]
     assert [call.name for call in last.message.tool_uses] == ["get_weather"]
     assert isinstance(last.message.tool_uses[0].input["city"], str)
+
+
+async def test_a_local_model_calls_the_tool_it_is_told_to(gguf):
+    model = LocalModel(gguf, context=1024, threads=1, settings={"temperature": 0, "max_tokens": 40})
+    tools = (READ, WEATHER, ADD)
+    request = ModelRequest(messages=[Message.user("Read notes.txt")], tools=tools, tool_choice="get_weather")
+    last = [event async for event in model.stream(request)][-1]
+    assert [call.name for call in last.message.tool_uses] == ["get_weather"]
+    await model.aclose()
 
 
 async def test_an_answer_has_the_form_it_was_asked_for(model):

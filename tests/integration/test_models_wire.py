@@ -463,6 +463,9 @@ async def test_an_error_in_the_middle_of_an_answer(wire, model):
     wire.play([wire.event({"error": {"message": "bad schema", "code": 400}})])
     with pytest.raises(ModelRequestError, match="bad schema"):
         await events_of(model)
+    wire.play([wire.event({"error": {"message": "bad tool", "type": "invalid_request_error"}})])
+    with pytest.raises(ModelRequestError, match="bad tool"):
+        await events_of(model)
     wire.play([b'error: {"error": {"message": "gone"}}\n\n', "hang"], answer(wire))
     assert (await ended(model)).message.text == "Hi"
 
@@ -775,6 +778,7 @@ async def test_a_client_of_the_callers_own(wire):
 
 
 async def test_keys(wire, monkeypatch):
+    monkeypatch.setenv("LITTLEGHOST_MODEL_REQUESTS", "allow")  # without a key, nothing is sent
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     for missing in (None, "", "  "):
         if missing is None:

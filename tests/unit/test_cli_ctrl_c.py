@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pytest
 
-from littleghost.cli.ctrl_c import CtrlC, signals_held
+from littleghost.cli import emulating
+from littleghost.cli.ctrl_c import TERMINATED, CtrlC, not_lost, signals_held
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
 
@@ -91,3 +94,85 @@ def test_afterwards_everything_is_as_it_was(leave: Callable[[], None]):
     assert handlers() == before
     assert threading.active_count() <= threads  # one of an earlier test may have ended
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def waits_after(work: Callable[[], None]) -> None:
+    work()
+    signal.pause()
+
+
+class Thing:
+    """Something whose end can be told."""
+
+
+@pytest.mark.parametrize("how", ["callback", "del"])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt()), (signal.SIGTERM, SystemExit(TERMINATED))],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_a_signal_at_the_end_of_an_object_is_sent_again(
+    number: signal.Signals, raised: BaseException, how: str, monkeypatch: pytest.MonkeyPatch
+):
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+
+    def handler(*_: object) -> None:
+        raised.__context__ = raised.__traceback__ = None
+        raise raised
+
+    class Ends(Thing):
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    before = signal.signal(number, handler)
+    try:
+        with not_lost():
+            thing = Thing() if how == "callback" else Ends()
+            told = weakref.ref(thing, lambda _: signal.raise_signal(number)) if how == "callback" else None
+            things = [thing]
+            del thing
+            with pytest.raises(type(raised)):
+                waits_after(things.clear)
+            assert told is None or told() is None
+        assert shown == []
+        assert sys.unraisablehook == shown.append
+    finally:
+        signal.signal(number, before)
+
+
+def test_other_errors_at_the_end_of_an_object_are_shown(monkeypatch: pytest.MonkeyPatch):
+    shown: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(unraisable.exc_type))
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with not_lost():
+        for error in (ZeroDivisionError(), SystemExit(3)):
+            thing = Thing()
+            told = weakref.ref(thing, lambda _, error=error: fail(error))
+            del thing
+            assert told() is None
+    assert shown == [ZeroDivisionError, SystemExit]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", range(1, 25))
+def test_a_signal_anywhere_in_the_wait_of_an_emulator_ends_it(number: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(emulating, "LOOK", 0.001)
+    left, stopped = number, SimpleQueue[None]()
+
+    def look(frame: object, event: str, _: object) -> None:
+        nonlocal left
+        left -= event in {"call", "c_call", "c_return", "c_exception"}
+        if left == 0:
+            sys.setprofile(None)
+            press()
+
+    with emulating.stopping(stopped):
+        sys.setprofile(look)
+        try:
+            emulating.wait_for(stopped)
+        finally:
+            sys.setprofile(None)

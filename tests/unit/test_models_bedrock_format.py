@@ -523,6 +523,8 @@ def test_a_cut_answer_is_never_a_whole_one(until):
         delta(0, {"toolUse": {"input": "{"}}),
         delta(5, {"toolUse": {"input": "{"}}),
         {"contentBlockDelta": {"delta": {"text": "?"}}},
+        {"contentBlockDelta": {}},
+        {"messageStop": {}},
         {"contentBlockStop": {}},
     ],
 )

@@ -22,7 +22,7 @@ from littleghost import ConfigurationError, Prices, Usage
 FILE = Path(littleghost.prices.__file__).with_name("prices.json")
 TABLE = json.loads(FILE.read_text("utf-8"))
 MILLION = 1_000_000
-DAY = dt.date(2026, 12, 1)
+DAY = dt.date.fromisoformat(TABLE["date"])
 
 
 def table(**prices: Any) -> dict[str, Any]:

@@ -135,7 +135,8 @@ async def test_the_others_run_first_and_the_run_is_suspended_until_all_are_answe
         assert [event.pending for event in kinds if type(event) is Suspended] == [run.pending]
         assert ran == ["A7"]
         again = await runtime.resume(agent(), session_id="s", actor_id="u")
-        assert (again.outcome, again.pending, again.steps) == ("suspended", run.pending, 0)
+        assert (again.outcome, again.pending, again.text) == ("suspended", run.pending, run.text)
+        assert (again.steps, again.messages) == (0, run.messages)
         with pytest.raises(SessionSuspendedError) as caught:
             await runtime.ask(agent(), "And?", session_id="s", actor_id="u")
         assert caught.value.pending == run.pending

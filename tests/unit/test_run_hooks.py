@@ -269,7 +269,8 @@ async def test_a_hook_that_raises_fails_the_run(place: str, stored: int) -> None
     assert len(kept) == stored
     assert transcript.unsettled(kept) == ()
     if place == "after_tool":
-        assert texts(run)[0] == "paid 1", "what the tool did is not forgotten"
+        assert "has run" in texts(run)[0]
+        assert "paid 1" not in str(kept), "what a hook should have looked at is stored unseen"
     if place in ("after_model", "after_tool"):
         assert run.usage.input_tokens == 7
 

@@ -185,7 +185,8 @@ class Interrupted:
     """Raise Ctrl-C at place ``number`` of what this thread runs in the block, or where ``last`` is called.
 
     The places are those at which Python runs a signal's handler: where a function begins, and where one of C's returns, the standard
-    library's included, but for what is called when an object ends: nothing that is raised gets out of there.
+    library's included, but for what is called when an object ends: nothing that is raised gets out of there. Where a generator goes on with
+    an exception is none, though a profiler is called.
 
     Attributes:
         over: Whether there is no such place, or it was ``last``.
@@ -205,6 +206,7 @@ class Interrupted:
         if (
             event in {"call", "c_return"}
             and code is not Interrupted.__exit__.__code__
+            and not (event == "call" and code.co_flags & inspect.CO_GENERATOR)
             and "weakref" not in code.co_filename
         ):
             self.number -= 1

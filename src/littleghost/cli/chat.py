@@ -374,7 +374,7 @@ class _Chat:
                 f"The last turn was interrupted while it waited for: {names}. What can be known is settled now."
             )
             return 0 if self.options.message or not self.terminal.interactive else self._resume()
-        if messages and self.terminal.interactive and _unanswered(messages[-1]):
+        if messages and self.terminal.interactive and transcript.waits_for_model(messages):
             self.terminal.remark("The last message has no whole answer; /resume asks for one.")
         return 0
 
@@ -501,7 +501,3 @@ def _readline() -> Any:
         return importlib.import_module("readline")
     except ImportError:
         return None
-
-
-def _unanswered(last: Message) -> bool:
-    return last.role != "assistant" or transcript.is_partial(last)

@@ -153,21 +153,25 @@ def end_at_once() -> Callable[[], None]:
 
 @contextmanager
 def not_lost() -> Generator[None]:
-    """Press Ctrl-C again, while the block lasts, where its exception was raised in what Python calls at the end of an object.
+    """Send a signal again, while the block lasts, whose handler raised in what Python calls at the end of an object.
 
     Nothing raised gets out of a weak reference's callback or a ``__del__``. Python writes it to standard error instead, with where it was,
-    and goes on.
+    and goes on. It is Ctrl-C, or SIGTERM where its handler exits with `TERMINATED`.
     """
     before = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            number, status = signal.SIGINT, INTERRUPTED
+        elif isinstance(unraisable.exc_value, SystemExit) and unraisable.exc_value.code == TERMINATED:
+            number, status = signal.SIGTERM, TERMINATED
+        else:
             before(unraisable)
             return
         try:
-            _thread.start_new_thread(_press, (PATIENCE,))
+            _thread.start_new_thread(_send_later, (number,))
         except RuntimeError:  # the interpreter is at its end
-            os._exit(INTERRUPTED)
+            os._exit(status)
 
     sys.unraisablehook = hook
     try:
@@ -176,12 +180,12 @@ def not_lost() -> Generator[None]:
         sys.unraisablehook = before
 
 
-def _press(later: float) -> None:
-    time.sleep(later)
+def _send_later(number: signal.Signals) -> None:
+    time.sleep(PATIENCE)
     if sys.platform == "win32":
-        _thread.interrupt_main()
+        _thread.interrupt_main(number)
     else:  # which also interrupts what the main thread waits for
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -46,7 +47,7 @@ def serve_agentcore(
     kept = dict(_memory(memory) for memory in memories) or None
     lock = threading.Lock()
 
-    stopped = threading.Event()
+    stopped = SimpleQueue[None]()
 
     def tell(call: Call) -> None:
         try:
@@ -57,26 +58,38 @@ def serve_agentcore(
                     terminal.out.print(printable(_line(call), lines=False))
                 terminal.out.file.flush()
         except OSError:
-            stopped.set()  # nobody reads on
+            stopped.put(None)  # nobody reads on
 
     emulator = AgentCoreEmulator(kept, record=False, on_call=tell if verbose else None, **options)
     for rule in rules:
         emulator.fault(rule)
     with stopping(stopped), emulator:
         _introduce(terminal, emulator, rules, options["file"], as_json=as_json)
-        while not stopped.wait(LOOK):
-            pass
+        wait_for(stopped)
     if not as_json:
         saved = "" if options["file"] is None else f"; everything is in {options['file']}"
         terminal.out.print(printable(f"stopped{saved}", lines=False))
 
 
+def wait_for(stopped: SimpleQueue[None]) -> None:
+    """Return when something was put into ``stopped``."""
+    while True:
+        try:
+            return stopped.get(timeout=LOOK)
+        except Empty:
+            continue
+
+
 @contextmanager
-def stopping(stopped: threading.Event) -> Generator[None]:
-    """Have Ctrl-C and SIGTERM set ``stopped``, and do nothing else, while the block lasts. For the main thread only."""
+def stopping(stopped: SimpleQueue[None]) -> Generator[None]:
+    """Have Ctrl-C and SIGTERM put something into ``stopped``, and do nothing else, while the block lasts. For the main thread only.
+
+    It is a queue, for of what threads wait for that alone may be used in a signal's handler: one that comes while the main thread holds
+    the lock of a `threading.Event` would wait for itself.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
+        stopped.put(None)
 
     before = [(number, signal.signal(number, stop)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:

@@ -54,7 +54,7 @@ class BedrockModel(Model):
 
     Args:
         model: The id or ARN of a model or an inference profile, such as ``us.anthropic.claude-sonnet-4-6``.
-        region: The AWS region; by default what boto3 finds, such as ``AWS_REGION``.
+        region: The AWS region; by default ``AWS_REGION``, then what boto3 finds.
         base_url: Where the service is, where it is not the region's own endpoint.
         client: A ``bedrock-runtime`` client of boto3 of your own to use instead; you close it, and should have switched its retries
             off. Its connections are made such that a cancelled call can be broken off.
@@ -131,9 +131,14 @@ class BedrockModel(Model):
             or (client.meta.endpoint_url if client is not None else None)
             or os.environ.get("AWS_ENDPOINT_URL_BEDROCK_RUNTIME")
             or os.environ.get("AWS_ENDPOINT_URL")
-            or f"//bedrock-runtime.{self._region or os.environ.get('AWS_REGION') or 'REGION'}.amazonaws.com"
+            or f"//bedrock-runtime.{self._where or os.environ.get('AWS_DEFAULT_REGION') or 'REGION'}.amazonaws.com"
         )
         return urlsplit(url).hostname or "Bedrock"
+
+    @property
+    def _where(self) -> str | None:
+        """The region as far as it is said here; boto3 itself does not look at ``AWS_REGION``, which other SDKs of AWS do."""
+        return self._region or os.environ.get("AWS_REGION") or None
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         def attempt(left: float | None) -> AsyncGenerator[ModelEvent]:
@@ -212,7 +217,18 @@ class BedrockModel(Model):
             headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             if headers.get("content-type", "").startswith("text/html"):
                 raise NotTheAPIError("a web page came in place of an answer; is base_url right?")
-            yield from stream
+            try:
+                yield from stream
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
+                # What botocore's parser comes to grief on.
+                raise _UnreadableError(type(error).__name__) from error
 
     def _ready(self) -> Any:
         with self._making:
@@ -231,7 +247,7 @@ class BedrockModel(Model):
             max_pool_connections=CONNECTIONS,
         )
         # A session of its own: boto3's default one is not made for several threads.
-        session = boto3.session.Session(region_name=self._region)
+        session = boto3.session.Session(region_name=self._where)
         return session.client("bedrock-runtime", endpoint_url=self._base_url, config=config)
 
     @property
@@ -246,6 +262,10 @@ class BedrockModel(Model):
             key_hint="look at the AWS credentials and what their policy allows",
             secrets=secrets,
         )
+
+
+class _UnreadableError(Exception):
+    """An event is not what the API says."""
 
 
 def _abilities(model: str) -> frozenset[str]:
@@ -294,7 +314,7 @@ class BedrockFailures(Failures):
             return ModelRequestError(f"the request is not as the Converse API has it: {where}")
         if names & _TIMEOUTS:
             return self._late()
-        if names & _BROKEN:
+        if names & _BROKEN or isinstance(error, _UnreadableError):
             return Again(
                 ModelProtocolError(f"{self._host} answered with what is no Converse answer ({name})")
             )

@@ -315,7 +315,9 @@ class ConverseAnswer:
             reason = _object(form["messageStop"]).get("stopReason")
             if reason in ("malformed_model_output", "malformed_tool_use"):
                 raise ModelProtocolError(f"the model's answer cannot be read ({reason})")
-            self._reason = reason if isinstance(reason, str) else "unknown"
+            if not isinstance(reason, str):
+                raise ModelProtocolError("the model's server ended its answer without saying why")
+            self._reason = reason
         elif "metadata" in form:
             self._usage = _object(_object(form["metadata"]).get("usage"))
         elif form.keys() & {"contentBlockStart", "contentBlockDelta", "contentBlockStop"}:

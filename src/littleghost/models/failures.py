@@ -186,6 +186,30 @@ def caused(error: _E, cause: Exception) -> _E:
     return error
 
 
+_WORDS = {
+    # OpenAI and Anthropic, https://platform.claude.com/docs/en/api/errors
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # Google, https://cloud.google.com/apis/design/errors#handling_errors
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
 _KEY_CODES = frozenset({"invalid_api_key", "authentication_error"})
 _OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _OVERFLOW = re.compile(
@@ -226,28 +250,14 @@ def fault_of(body: Any) -> dict[str, Any]:
 
 
 def status_of(body: Any) -> int | None:
-    """Return the HTTP status that an error object names, or ``None``."""
-    form = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-    code, kind = form.get("code"), form.get("type")
-    if isinstance(code, int) and 400 <= code < 600:
-        return code
-    return _STATUS_OF_TYPE.get(kind) if isinstance(kind, str) else None
-
-
-_STATUS_OF_TYPE = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""Anthropic's kinds of errors, which have no status in the middle of a stream.
-Source: https://platform.claude.com/docs/en/api/errors"""
+    """Return the HTTP status that an error object names, by number or in a provider's word for it, or ``None``."""
+    if not isinstance(body, dict):
+        return None
+    fault = fault_of(body)
+    number: Any = cast("dict[str, Any]", body).get("code")
+    if isinstance(number, int) and 400 <= number < 600:
+        return number
+    return next((_WORDS[fault[name]] for name in ("code", "type", "status") if fault[name] in _WORDS), None)
 
 
 def _overflow(fault: Mapping[str, Any]) -> ContextOverflowError:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
+import msgspec
+
 from littleghost.errors import CleanupError, ConfigurationError, DependencyError, ModelUnavailableError
 from littleghost.events import ModelEvent
 from littleghost.models.contract import Model, ModelRequest
@@ -231,6 +233,8 @@ class LocalModel(Model):
         settings: Options of every call, such as ``temperature``.
     """
 
+    capabilities = frozenset({"tool_choice", "answer_format"})
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -242,6 +246,7 @@ class LocalModel(Model):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.server = LlamaServer(path, context=context, threads=threads, slots=slots, template=template)
+        self.context_window = context
         self._settings = settings
         self._model: OpenAIModel | None = None
 
@@ -258,6 +263,10 @@ class LocalModel(Model):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         model = await self._ready()
+        if request.tool_choice not in ("auto", "required", "none"):
+            # llama.cpp cannot be told a name; where there is only that tool, it need not be.
+            only = tuple(tool for tool in request.tools if tool.name == request.tool_choice)
+            request = msgspec.structs.replace(request, tools=only, tool_choice="required")
         # It is a generator, and closed with this one; the contract asks for less.
         async with aclosing(cast("AsyncGenerator[ModelEvent]", model.stream(request))) as events:
             async for event in events:

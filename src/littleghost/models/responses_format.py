@@ -215,20 +215,25 @@ def _results(message: Message) -> list[dict[str, Any]]:
         if not isinstance(block, ToolResult):
             beside.append(block)
             continue
-        text = block.text
-        if block.status == "error" and not text.lower().startswith("error"):
-            text = f"Error: {text}"
-        inside: Any = block.content
-        attached = [
-            _part(child)
-            for child in (cast("tuple[Any, ...]", inside) if isinstance(inside, tuple) else ())
-            if isinstance(child, Image | Document)
-        ]
-        output = [*([_text(text)] if text else []), *attached] if attached else text
-        items.append({"type": "function_call_output", "call_id": _short(block.tool_use_id), "output": output})
+        items.append(
+            {"type": "function_call_output", "call_id": _short(block.tool_use_id), "output": _output(block)}
+        )
     if content := _content(beside):
         items.append({"role": "user", "content": content})
     return items
+
+
+def _output(result: ToolResult) -> str | list[dict[str, Any]]:
+    inside: Any = result.content
+    blocks = cast("tuple[Block, ...]", inside) if isinstance(inside, tuple) else ()
+    attached = any(isinstance(block, Image | Document) for block in blocks)
+    text = "\n".join(block.text for block in blocks if isinstance(block, Text)) if attached else result.text
+    if result.status == "error" and not text.lower().startswith("error"):
+        text = f"Error: {text}"
+    if not attached:
+        return text
+    parts = [_part(block) for block in blocks if isinstance(block, Image | Document)]
+    return [_text(text), *parts] if text else parts
 
 
 def _content(blocks: Sequence[Block]) -> str | list[dict[str, Any]]:

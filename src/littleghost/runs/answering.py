@@ -75,7 +75,7 @@ def _answer(id: str, given: Any, tool: Tool | None) -> Answer:
             tool.validate(data.unpack(packed))
     except DataError as error:
         raise ConfigurationError(str(error)) from error
-    except ToolError as error:
+    except (ToolError, ValueError, TypeError) as error:
         raise ConfigurationError(f"{name}.arguments: {error}") from error
     return Answer(arguments=packed.decode(), reason=given.reason)
 

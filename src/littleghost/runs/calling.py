@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import msgspec
 
 from littleghost import data, events
 from littleghost.cancellation import Deadline
@@ -24,6 +26,9 @@ from littleghost.runs.stopping import Stopped, Stopping
 from littleghost.runs.tracing import Content, ModelSpan, model_span
 from littleghost.tools.contract import Tool
 from littleghost.usage import Usage
+
+if TYPE_CHECKING:
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["ModelCalls"]
 
@@ -46,6 +51,7 @@ class ModelCalls:
         purpose: What it is called for. What it writes in a ``summary`` is not passed on.
         hooks: What the application does before and after.
         content: What spans may tell of what is said.
+        shaping: How the answer gets its type, or ``None``.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class ModelCalls:
         content: Content,
         purpose: Literal["answer", "summary"] = "answer",
         hooks: HookChain | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
         self._model = model
         self._purpose: Literal["answer", "summary"] = purpose
@@ -76,6 +83,9 @@ class ModelCalls:
         hooked = hooks is not None and (hooks.has("before_model") or hooks.has("after_model"))
         self._hooks = hooks if hooked else None
         self._content = content
+        self._shaping = shaping
+        self._format = None if shaping is None else shaping.format
+        self._tool_choice = "auto" if shaping is None else shaping.tool_choice
 
     async def call(self, effect: CallModel | Summarise) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
@@ -85,6 +95,8 @@ class ModelCalls:
             tools=self.specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
+            tool_choice=self._tool_choice,
+            format=self._format,
         )
         heard: list[str] = []
         self._emitter.emit(
@@ -138,6 +150,7 @@ class ModelCalls:
 
     async def _listen_to(self, request: ModelRequest, heard: list[str], span: ModelSpan) -> events.ModelEnded:
         ended: events.ModelEnded | None = None
+        preview = None if self._shaping is None or not self._emitter.heard else self._shaping.preview()
         stream = self._model.stream(request)
         close = getattr(stream, "aclose", None)  # generators have it; an iterator need not
         try:
@@ -156,10 +169,14 @@ class ModelCalls:
                     heard.clear()
                 if self._emitter.heard and (self._purpose == "answer" or type(event) is events.Retrying):
                     self._emitter.emit(event)
+                    if preview is not None:
+                        self._show(preview.hear(event))
                     await self._emitter.ready()
         finally:
             if close is not None:
                 await close()
+        if preview is not None:
+            self._show(preview.rest())
         if ended is None:
             raise ModelProtocolError(f"{self._model.name} ended its stream without an answer")
         if not isinstance(ended.message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -167,3 +184,7 @@ class ModelCalls:
                 f"{self._model.name} answered with {data.kind(ended.message)} in place of a Message"
             )
         return ended
+
+    def _show(self, value: Any) -> None:
+        if value is not msgspec.UNSET:
+            self._emitter.emit(events.OutputDelta(value=value))

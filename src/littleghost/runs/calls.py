@@ -79,6 +79,7 @@ class Calls:
         self._book = book
         self._tools = tools
         self._limits = limits
+        self._free = frozenset(name for name, traits in tools.items() if traits.gives_answer)
         self._at_once = granularity == "call"
         bounds = [] if limits.tool_calls is None else [limits.tool_calls]
         if budget is not None and budget.tool_calls is not None:
@@ -107,6 +108,7 @@ class Calls:
             self._forget()
             return None
         message = messages[index]
+        self._book.text = message.text
         looked_at = self._book.notes.approvals.get(str(index))
         waits = dict(looked_at or {})
         open_calls = transcript.unsettled(messages)
@@ -196,8 +198,10 @@ class Calls:
     def plan(self, message: Message) -> Generator[Effect, Any, Plan]:
         """Decide what becomes of the calls of a fresh answer, before it is committed."""
         wanted = message.tool_uses
-        limit, before = self._tool_calls, self._book.tool_calls
-        self._book.tool_calls += len(wanted)
+        limit, free = self._tool_calls, self._free
+        before = self._book.tool_calls
+        self._book.tool_calls += sum(call.name not in free for call in wanted)
+        counted = 0
         plan = Plan(wanted, [], [], len(wanted))
         check = waiting = False
         for call in wanted:
@@ -210,7 +214,9 @@ class Calls:
                 plan.answered.append(
                     transcript.error_result(call, f"There is no tool named {call.name!r}. Tools: {known}.")
                 )
-            elif limit is not None and before + len(plan.run) >= limit:
+            elif call.name in free:
+                plan.run.append(call)
+            elif limit is not None and before + counted >= limit:
                 plan.answered.append(
                     transcript.error_result(
                         call, "The tool was not run: the run has reached its limit of tool calls."
@@ -220,6 +226,7 @@ class Calls:
                 check = check or traits.checked
                 waiting = waiting or traits.asks or traits.external
                 plan.run.append(call)
+                counted += 1
         if check or waiting:
             calls, plan.run = plan.run, []
             waits: Waits = {}

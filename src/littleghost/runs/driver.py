@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from littleghost.content import ToolUse
 from littleghost.errors import LimitExceededError
 from littleghost.message import Message
 from littleghost.models.contract import Model
+from littleghost.output.declared import Output
 from littleghost.runs.calling import ModelCalls
 from littleghost.runs.compaction import CompactionPlan, View, fixed_size
 from littleghost.runs.effects import (
@@ -26,6 +27,7 @@ from littleghost.runs.effects import (
     Ending,
     Failed,
     Given,
+    ReadAnswer,
     StartTools,
     Summarise,
     ToolTraits,
@@ -43,6 +45,9 @@ from littleghost.runs.tooling import ToolCalls
 from littleghost.runs.tracing import Content, run_ended
 from littleghost.tools.contract import RunContext, Tool
 from littleghost.usage import Usage
+
+if TYPE_CHECKING:
+    from littleghost.runs.shaping import Shaping
 
 __all__ = ["Driver"]
 
@@ -77,7 +82,15 @@ class Driver:
         budget: Budget | None = None,
         price: Callable[[Usage], float | None] | None = None,
         out_of_time: Exception | None = None,
+        output: Output[Any] | None = None,
     ) -> None:
+        self._shaping: Shaping | None = None
+        if output is not None:
+            from littleghost.runs.shaping import Shaping  # a run whose answer is text does without it
+
+            self._shaping = Shaping(output, model, tools)
+            if self._shaping.tool is not None:
+                tools = [*tools, self._shaping.tool]
         self._run_id = run_id
         self._span = span
         self._context = context
@@ -97,6 +110,8 @@ class Driver:
         self._hooks = HookChain(hooks, self._for_hook) if hooks else None
         hooked = self._hooks is not None and self._hooks.has("before_tool")
         self._traits = {tool.name: _traits(tool, hooked=hooked) for tool in tools}
+        if self._shaping is not None and self._shaping.tool is not None:
+            self._traits[self._shaping.tool.name] = ToolTraits(idempotent=True, gives_answer=True)
         self._model = ModelCalls(
             model,
             instructions=instructions,
@@ -107,10 +122,16 @@ class Driver:
             stopping=self._stopping,
             hooks=self._hooks,
             content=content,
+            shaping=self._shaping,
         )
         self._view: View | None = None
         if compaction is not None:
-            self._view = View(compaction, fixed=fixed_size(instructions, self._model.specs))
+            self._view = View(
+                compaction,
+                fixed=fixed_size(
+                    instructions, self._model.specs, None if self._shaping is None else self._shaping.format
+                ),
+            )
             self._summaries = ModelCalls(
                 compaction.writer,
                 instructions=compaction.compaction.instructions,
@@ -135,7 +156,9 @@ class Driver:
             content=content,
         )
 
-    async def drive(self, new: Message | None, *, resumed: bool = False, given: Given = NOTHING_GIVEN) -> Run:
+    async def drive(
+        self, new: Message | None, *, resumed: bool = False, given: Given = NOTHING_GIVEN
+    ) -> Run[Any]:
         """Run until the model has answered or the run is stopped, and return the `Run`.
 
         Raises:
@@ -157,7 +180,7 @@ class Driver:
                 run_ended(self._span, ending.outcome, ending.error, self._book.usage)
         finally:
             await self._tools.end()
-        run = Run(
+        run: Run[Any] = Run(
             id=self._run_id,
             outcome=ending.outcome,
             text=ending.text,
@@ -170,6 +193,7 @@ class Driver:
             session_id=self._context.session_id,
             cost=self._book.cost,
             spent=self._spent() if self._counting else None,
+            answer=None if self._shaping is None else ending.answer,
         )
         if self._hooks is not None and self._hooks.has("after_run"):
             run = await self._after(self._hooks, run)
@@ -204,7 +228,7 @@ class Driver:
             return asyncio.CancelledError("the run was cancelled before anything was committed")
         return cast("Exception", self._stopping.error)
 
-    async def _after(self, hooks: HookChain, run: Run) -> Run:
+    async def _after(self, hooks: HookChain, run: Run[Any]) -> Run[Any]:
         """Call the hooks after a run; return the run as it is then."""
         try:
             await hooks.after_run(run)
@@ -233,6 +257,7 @@ class Driver:
         )
 
     async def _turns(self, new: Message | None, given: Given) -> Ending:
+        shaping = self._shaping
         machine = turns(
             self._book,
             new,
@@ -243,6 +268,7 @@ class Driver:
             budget=self._budget,
             price=self._price,
             view=self._view,
+            rule=None if shaping is None else shaping.rule,
         )
         outcome: Any = None
         while True:
@@ -264,6 +290,8 @@ class Driver:
                 outcome = self._tools.start(effect)
             elif type(effect) is CheckCalls:
                 outcome = await self._tools.check(effect)
+            elif type(effect) is ReadAnswer:
+                outcome = cast("Shaping", shaping).read(effect.written)
             else:
                 outcome = await self._tools.wait()
 

@@ -36,6 +36,21 @@ class ToolTraits(Struct, frozen=True, gc=False):
     asks: bool = False
     external: bool = False
     checked: bool = False
+    gives_answer: bool = False
+
+
+class AnswerRule(Struct, frozen=True, kw_only=True, gc=False):
+    """What the loop has to know of answers in a type.
+
+    Attributes:
+        tool: The tool that an answer is given by.
+        repair: What the model is told of an answer in text that does not fit, with ``{reasons}`` in it.
+        repairs: How often the model is asked again.
+    """
+
+    tool: str
+    repair: str
+    repairs: int
 
 
 # Effects
@@ -89,13 +104,19 @@ class AwaitTool(Struct, frozen=True, gc=False):
     """Wait until one of the started tools ends. The outcome is a `ToolResult` or `Waiting`, or an `Interrupted` with those of all."""
 
 
+class ReadAnswer(Struct, frozen=True, gc=False):
+    """Read an answer, JSON text or what the call of a tool holds, into its type. The outcome is a `Read` or an `Unfit`."""
+
+    written: str | dict[str, Any]
+
+
 class Emit(Struct, frozen=True, gc=False):
     """Tell whoever listens. The outcome is ``None``."""
 
     event: Any
 
 
-Effect = CommitMessages | CallModel | Summarise | CheckCalls | StartTools | AwaitTool | Emit
+Effect = CommitMessages | CallModel | Summarise | CheckCalls | StartTools | AwaitTool | ReadAnswer | Emit
 
 # Outcomes
 
@@ -136,6 +157,18 @@ class Given(Struct, frozen=True):
     results: Mapping[str, ToolResult] = MappingProxyType({})
 
 
+class Read(Struct, frozen=True):
+    """An answer as a value of its type."""
+
+    value: Any
+
+
+class Unfit(Struct, frozen=True):
+    """An answer does not fit its type."""
+
+    reasons: tuple[str, ...]
+
+
 class Ending(Struct, frozen=True, kw_only=True):
     """How a run ended.
 
@@ -144,12 +177,14 @@ class Ending(Struct, frozen=True, kw_only=True):
         text: The last answer's text, or what there was of it.
         error: What ended the run early.
         pending: The calls that wait for answers.
+        answer: The answer in its type, in a tuple that is empty where there is none.
     """
 
     outcome: Outcome
     text: str = ""
     error: Exception | None = None
     pending: tuple[ToolUse, ...] = ()
+    answer: tuple[Any, ...] = ()
 
 
 NOTHING = Notes()

@@ -110,7 +110,7 @@ class HookChain:
                 result = _result(call, _expected(made, (ToolResult,), method), method)
         return result
 
-    async def after_run(self, run: Run) -> None:
+    async def after_run(self, run: Run[Any]) -> None:
         """Call what is to be done with a run."""
         for method in self._methods["after_run"]:
             await _call(method, self._context(None), run)

@@ -57,5 +57,5 @@ class Hooks:
     ) -> Awaitable[ToolResult | None] | ToolResult | None:
         """Act when a tool has run, before its result is committed. Return another result to have that one stored."""
 
-    def after_run(self, context: RunContext[Any], run: Run) -> Awaitable[None] | None:
+    def after_run(self, context: RunContext[Any], run: Run[Any]) -> Awaitable[None] | None:
         """Act when a run has ended, whatever its outcome. Not called where it raised."""

@@ -27,9 +27,11 @@ from littleghost.errors import (
 )
 from littleghost.events import ModelEnded, ToolCallReady, UsageReported
 from littleghost.message import Message
+from littleghost.runs.answers import Answers
 from littleghost.runs.calls import Calls
 from littleghost.runs.compaction import View
 from littleghost.runs.effects import (
+    AnswerRule,
     Book,
     CallModel,
     CommitMessages,
@@ -62,6 +64,7 @@ def turns(
     given: Given = NOTHING_GIVEN,
     budget: Budget | None = None,
     price: Callable[[Usage], float | None] | None = None,
+    rule: AnswerRule | None = None,
 ) -> Machine:
     """Drive a conversation until the model has answered.
 
@@ -75,11 +78,13 @@ def turns(
         given: What was answered to calls that wait.
         budget: What all runs of the session may use.
         price: What a model call costs, in US dollars.
+        rule: How answers are given, where they have a type.
 
     Raises:
         SessionSuspendedError: There is something new to say while calls wait for answers. Nothing has been committed.
         ConfigurationError: An answer does not fit its call. Nothing has been committed.
     """
+    answers = None if rule is None else Answers(book, rule)
     calls = Calls(book, tools, limits, granularity, budget)
     stopped = yield from calls.settle(given, speaking=new is not None)
     if stopped is not None:
@@ -87,6 +92,10 @@ def turns(
     if new is not None:
         yield CommitMessages((new,))
         book.messages.append(new)
+    elif answers is not None:
+        ended = yield from answers.stored()
+        if ended is not None:
+            return ended
     elif not transcript.waits_for_model(book.messages):
         return Ending(outcome="completed", text=last_text(book.messages))
     while True:
@@ -105,7 +114,7 @@ def turns(
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
         book.count(answer.usage, price(answer.usage) if price else None)
-        ended = yield from _take(book, answer, calls)
+        ended = yield from _take(book, answer, calls, answers)
         if ended is not None:
             return ended
 
@@ -115,7 +124,7 @@ def last_text(messages: Sequence[Message]) -> str:
     return next((message.text for message in reversed(messages) if message.role == "assistant"), "")
 
 
-def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
+def _take(book: Book, answer: ModelEnded, calls: Calls, answers: Answers | None) -> Part:
     """Take in a model's answer: commit it, and have its tools run."""
     yield Emit(UsageReported(usage=answer.usage, total=book.usage))
     try:
@@ -128,6 +137,10 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
     cut = not wanted and answer.stop != "end"
     if cut:
         message = transcript.mark(message, partial=answer.stop)
+    if answers is not None and not cut:
+        if not wanted:
+            return (yield from answers.text(message))
+        message = answers.noted(message)
     for index, call in enumerate(wanted):
         yield Emit(ToolCallReady(index=index, call=call))
     plan = None
@@ -141,7 +154,8 @@ def _take(book: Book, answer: ModelEnded, calls: Calls) -> Part:
     text = message.text
     book.text = text or book.text
     if plan is not None:
-        return (yield from calls.answer(plan, position))
+        ended = yield from calls.answer(plan, position)
+        return ended if ended is not None or answers is None else (yield from answers.called(message))
     if not cut:
         return Ending(outcome="completed", text=text)
     if answer.stop == "length":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, Self, cast
 
 from msgspec import Struct
 
 from littleghost.content import ToolUse
+from littleghost.errors import OutputError
 from littleghost.message import Message
+from littleghost.output.declared import T_co
 from littleghost.runs.effects import Outcome
 from littleghost.runs.limits import Spent
 from littleghost.usage import Usage
@@ -15,7 +17,7 @@ from littleghost.usage import Usage
 __all__ = ["Run"]
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Run(Struct, Generic[T_co], frozen=True, kw_only=True):
     """What came out of a run.
 
     Attributes:
@@ -32,6 +34,7 @@ class Run(Struct, frozen=True, kw_only=True):
         session_id: The session, or ``None`` where nothing is stored.
         cost: US dollars of all model calls, where the runtime has prices and knows the model's; else ``None``.
         spent: What all runs of the session have used, this one included; ``None`` where none of them had a `Budget`.
+        answer: What `output` gives: ``(value,)``; ``()`` where no answer was reached; ``None`` where the agent declares no type.
     """
 
     id: str
@@ -46,13 +49,25 @@ class Run(Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     cost: float | None = None
     spent: Spent | None = None
+    answer: tuple[T_co] | tuple[()] | None = None
 
     @property
-    def output(self) -> Any:
-        """The answer as the type that the agent declares; its text where it declares none."""
-        return self.text
+    def output(self) -> T_co:
+        """The answer in the type that the agent declares; its text where it declares none.
 
-    def check(self) -> Run:
+        Raises:
+            OutputError: The agent declares a type, and the run ended without an answer.
+            Exception: The same, and `error` says why.
+        """
+        if self.answer is None:
+            return cast("Any", self.text)
+        if self.answer:
+            return self.answer[0]
+        if self.error is not None:
+            raise self.error
+        raise OutputError(f"the run is {self.outcome} and has no answer", text=self.text)
+
+    def check(self) -> Self:
         """Return the run itself, or raise `error` where there is one."""
         if self.error is not None:
             raise self.error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, Generic, cast
 
 from littleghost.errors import ConfigurationError
 from littleghost.events import Event
+from littleghost.output.declared import T_co
 from littleghost.runs.run import Run
 
 __all__ = ["Channel", "RunStream"]
@@ -17,17 +18,17 @@ QUEUE = 1000
 """Events that may wait for a reader before the model is made to wait."""
 
 
-class RunStream:
+class RunStream(Generic[T_co]):
     """The events of a run, as they happen. At the end, `run` is the run.
 
     Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel[T_co]) -> None:
         self._channel = channel
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Run[T_co]:
         """The finished run.
 
         Raises:
@@ -51,19 +52,19 @@ class RunStream:
         return event
 
 
-class Channel:
+class Channel(Generic[T_co]):
     """Carries the events of a run from its task to a reader."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: Run[T_co] | None = None
         self.error: BaseException | None = None
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
-        self._task: asyncio.Task[Run] | None = None
+        self._task: asyncio.Task[Run[T_co]] | None = None
         self._listening = True
 
-    def start(self, task: asyncio.Task[Run]) -> None:
+    def start(self, task: asyncio.Task[Run[Any]]) -> None:
         """Carry the events of the run in ``task``."""
         self._task = task
         task.add_done_callback(lambda _: self._wake.set())
@@ -83,7 +84,7 @@ class Channel:
     async def next(self) -> Event | None:
         """Return the next event, ``None`` after the last; raise what the run raised."""
         while not self._events:
-            task = cast("asyncio.Task[Run]", self._task)
+            task = cast("asyncio.Task[Run[T_co]]", self._task)
             if task.done():
                 self.run = task.result()
                 return None

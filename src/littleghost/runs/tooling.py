@@ -38,6 +38,8 @@ __all__ = ["ToolCalls"]
 
 log = logging.getLogger("littleghost")
 
+WITHHELD = "The tool has run, but its result could not be checked and is withheld."
+
 
 class ToolCalls:
     """Runs the tools of a run, each in a task of its own.
@@ -202,7 +204,8 @@ class ToolCalls:
         except ToolError as error:
             return self._fitted(_tool_error(tool, call, error))
         except HookFailed as failure:
-            return _Faulted(result, failure.error)
+            # What was to be looked at first is not stored unseen.
+            return _Faulted(transcript.error_result(call, WITHHELD), failure.error)
 
     async def _pause(self, error: ToolRetry, attempt: int) -> bool:
         """Wait before a tool is run again; return whether there is time for that."""
@@ -296,7 +299,7 @@ class _LeftBehind(ToolError):
 
 
 class _Faulted(Struct, frozen=True):
-    """The result of a tool that a hook failed over."""
+    """What is stored of a tool's result that a hook failed over."""
 
     result: ToolResult
     error: Exception

@@ -244,7 +244,7 @@ class Tool(ABC):
         timeout: Seconds a call may take, or ``None``. Each attempt of one that retries has so many.
         grace: Seconds that a call gets to end after it was told to, by its time-out or because the run is stopped.
         needs_approval: Whether a person must approve a call before it runs: always, never, or as a function of the checked arguments
-            says. Where the function fails, the call needs approval.
+            says (a subclass may define it as a method). Where the function fails, the call needs approval.
         external: It never runs here: a call waits until its result is given to ``resume``.
         retries: How often a call that ends with `ToolRetry` runs again.
     """

@@ -27,6 +27,7 @@ R = TypeVar("R")
 _RESULT_TYPES: frozenset[type] = frozenset({Text, Image, Document})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Returns?|Raises|Yields?|Notes?|Examples?|Attributes):\s*$")
+_OF_NAMES = frozenset({"Args", "Arguments", "Parameters", "Attributes"})
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
@@ -166,7 +167,7 @@ def result_content(value: Any) -> tuple[Block, ...]:
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description in a Google-style docstring, and what it says of each parameter."""
+    """Return the description in a Google-style docstring, and what it says of each parameter or attribute."""
     summary: list[str] = []
     notes: dict[str, str] = {}
     section: str | None = None
@@ -184,7 +185,7 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
             section = None
             summary.append(line)
             continue
-        if section not in ("Args", "Arguments", "Parameters") or not line.strip():
+        if section not in _OF_NAMES or not line.strip():
             continue
         depth = len(line) - len(line.lstrip())
         indent = indent or depth
