@@ -20,6 +20,7 @@ from littleghost import (
     ModelEnded,
     ModelStarted,
     ModelUnavailableError,
+    Prices,
     RunCancelled,
     RunLimits,
     Runtime,
@@ -335,6 +336,21 @@ async def test_its_tokens_count_against_the_limits() -> None:
     assert (await read(library, MemoryStore(), limits=RunLimits(turns=21))).outcome == "completed", (
         "no turn is taken"
     )
+
+
+async def test_its_cost_is_the_writer_s() -> None:
+    dollar = {"prices": {"input": 1_000_000, "output": 1_000_000}}
+    prices = Prices({"providers": {"littleghost": {"models": {"writer": dollar, "reply": dollar}}}})
+
+    def writer(request: Any) -> ModelEnded:
+        return ModelEnded(message=Message.assistant("notes"), usage=Usage(output_tokens=1))
+
+    library = Library()
+    agent = Agent(library.model, tools=[page], compaction=plan(model=FunctionModel(writer)))
+    async with Runtime(prices=prices) as runtime:
+        run = await runtime.ask(agent, "Read.")
+    assert run.outcome == "completed"
+    assert run.cost == run.usage.total_tokens
 
 
 async def test_a_model_of_its_own_writes_summaries() -> None:

@@ -40,6 +40,12 @@ def give(task: str, *, name: str = "expert", id: str = "c") -> Message:
     return Message.assistant([ToolUse(id=id, name=name, input={"task": task})])
 
 
+@dataclass
+class Stock:
+    sku: str
+    count: int
+
+
 def answered(run: Any) -> list[Any]:
     return [result for message in run.messages for result in message.tool_results]
 
@@ -145,6 +151,12 @@ def _twice(name: str) -> Any:
         return "done" if done else give("go on", name=name)
 
     return reply
+
+
+async def test_an_answer_in_a_type_comes_back_as_its_json() -> None:
+    expert = Agent(ScriptedModel(['{"sku": "A7", "count": 12}']), output=Stock, name="expert").as_tool()
+    run = await Agent(ScriptedModel([give("How many?"), "12"]), tools=[expert]).ask("Go")
+    assert answered(run)[0].text == '{"sku":"A7","count":12}'
 
 
 async def test_without_a_session_nothing_is_stored() -> None:
