@@ -10,6 +10,7 @@ from typing import Any
 from scenario import ANSWER, Ledger, Point, Probed, ProbedModel, ProbedStore
 
 from littleghost import Agent, Compaction, Message, ModelRequest, RunContext, ToolUse
+from littleghost.testing import FunctionModel
 
 WINDOW = 800
 """Tokens. What `Catalogue` gives fills most of it."""
@@ -31,7 +32,8 @@ class Named(ProbedModel):
         async def named(name: str) -> None:
             await point(f"{who} {name}")
 
-        super().__init__(named, reply)
+        super().__init__(named, "plain")
+        self._inner = FunctionModel(reply)
 
 
 def _calls(*uses: tuple[str, str]) -> Message:
