@@ -32,8 +32,7 @@ class Named(ProbedModel):
         async def named(name: str) -> None:
             await point(f"{who} {name}")
 
-        super().__init__(named, "plain")
-        self._inner = FunctionModel(reply)
+        self._point, self._inner = named, FunctionModel(reply)
 
 
 def _calls(*uses: tuple[str, str]) -> Message:
