@@ -173,6 +173,9 @@ if TYPE_CHECKING:
         Committed as Committed,
     )
     from littleghost.events import (
+        Compacted as Compacted,
+    )
+    from littleghost.events import (
         Event as Event,
     )
     from littleghost.events import (
@@ -265,6 +268,9 @@ if TYPE_CHECKING:
     from littleghost.prices import (
         Prices as Prices,
     )
+    from littleghost.runs.compaction import (
+        Compaction as Compaction,
+    )
     from littleghost.runs.hooks import (
         Hooks as Hooks,
     )
@@ -280,7 +286,7 @@ if TYPE_CHECKING:
     from littleghost.runs.run import (
         Run as Run,
     )
-    from littleghost.runtime import (
+    from littleghost.runs.streaming import (
         RunStream as RunStream,
     )
     from littleghost.runtime import (
@@ -535,6 +541,7 @@ _HOMES = {
     ),
     "events": (
         "Committed",
+        "Compacted",
         "Event",
         "ModelEnded",
         "ModelEvent",
@@ -564,10 +571,12 @@ _HOMES = {
     "models.resolve": ("resolve_model",),
     "prices": ("Prices",),
     "output.declared": ("Output",),
+    "runs.compaction": ("Compaction",),
     "runs.hooks": ("Hooks",),
     "runs.limits": ("Budget", "RunLimits", "Spent"),
     "runs.run": ("Run",),
-    "runtime": ("RunStream", "Runtime"),
+    "runs.streaming": ("RunStream",),
+    "runtime": ("Runtime",),
     "sandboxes.bubblewrap": ("BubblewrapSandbox",),
     "sandboxes.container": ("ContainerSandbox",),
     "sandboxes.contract": (

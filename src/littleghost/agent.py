@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from littleghost import data
 from littleghost.cancellation import CancellationToken
+from littleghost.delegation import AgentTool
 from littleghost.errors import ConfigurationError
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.output.declared import Output, T_co
 from littleghost.portal import portal
+from littleghost.runs.compaction import Compaction
 from littleghost.runs.hooks import Hooks
 from littleghost.runs.limits import Budget, RunLimits
 from littleghost.runs.run import Run
@@ -38,6 +40,7 @@ class Agent(Generic[T_co]):
         tools: Tools, toolsets, and functions, which become tools as by `tool`.
         output: The type of its answers, or an `Output` that says more of them; ``None``, or ``str``, for text as it comes.
         limits: What a run may use.
+        compaction: How a conversation is shown that becomes too long for the model; whole unless given.
         budget: What all runs of a session may use together.
         hooks: What the application does at the turning points of a run; the first is the outermost.
         settings: Options for the model's provider, passed on as they are, such as ``{"temperature": 0}``.
@@ -50,6 +53,7 @@ class Agent(Generic[T_co]):
 
     __slots__ = (
         "_budget",
+        "_compaction",
         "_hooks",
         "_instructions",
         "_limits",
@@ -96,6 +100,7 @@ class Agent(Generic[T_co]):
         tools: Sequence[Tool | Toolset | Callable[..., Any]] = (),
         output: Any = None,
         limits: RunLimits | None = None,
+        compaction: Compaction | None = None,
         budget: Budget | None = None,
         hooks: Sequence[Hooks] = (),
         settings: Mapping[str, Any] | None = None,
@@ -111,6 +116,8 @@ class Agent(Generic[T_co]):
             raise ConfigurationError("tools must be a list of tools, toolsets and functions")
         if limits is not None and not isinstance(limits, RunLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"limits must be RunLimits(…), not {data.kind(limits)}")
+        if compaction is not None and not isinstance(compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"compaction must be Compaction(…), not {data.kind(compaction)}")
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
         self._hooks = tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -119,6 +126,7 @@ class Agent(Generic[T_co]):
                 raise ConfigurationError(f"hooks must be a list of Hooks, not of {data.kind(hook)}")
         self._budget = budget
         self._model = model
+        self._compaction = compaction
         self._instructions = instructions
         self._tools = tuple(_as_tool(item) for item in tools)
         names = [item.name for item in self._tools if isinstance(item, Tool)]
@@ -168,6 +176,11 @@ class Agent(Generic[T_co]):
         return self._limits
 
     @property
+    def compaction(self) -> Compaction | None:
+        """How a long conversation is shown to the model."""
+        return self._compaction
+
+    @property
     def budget(self) -> Budget | None:
         """What all runs of a session may use together."""
         return self._budget
@@ -185,6 +198,35 @@ class Agent(Generic[T_co]):
     def __repr__(self) -> str:
         model = self._model if isinstance(self._model, str) else self._model.name
         return f"Agent({model!r}, name={self._name!r}, tools={len(self._tools)})"
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        input: Any = None,
+        timeout: float | None = None,
+        max_depth: int = 3,
+    ) -> Tool:
+        """Return a tool with which another agent gives this one a task. It sees nothing of the other's conversation, only the task.
+
+        It works in a session of its own, in the same store, for the same actor; where the other agent's run stores nothing, neither does
+        this. `deps`, workspace, sandbox, cancellation and deadline are those of the other's run, and what it uses counts there.
+
+        Args:
+            name: The tool's name; made from the agent's unless given.
+            description: What the agent can do, for the model that decides whom to ask.
+            input: A type with fields (a dataclass, a `TypedDict`, a msgspec struct) that the task must have. The agent is told its JSON.
+                Unless given there is one field, ``task``, a text.
+            timeout: Seconds a call may take.
+            max_depth: How many agents may be at work inside each other.
+
+        Raises:
+            ConfigurationError: Something cannot be used as what it was given for.
+        """
+        return AgentTool(
+            self, name=name, description=description, input=input, timeout=timeout, max_depth=max_depth
+        )
 
     async def ask(
         self,

@@ -17,6 +17,7 @@ from littleghost.usage import Usage
 
 __all__ = [
     "Committed",
+    "Compacted",
     "Event",
     "ModelEnded",
     "ModelEvent",
@@ -51,10 +52,11 @@ class RunStarted(_Event, frozen=True, gc=False, kw_only=True, tag="run_started")
 
 
 class ModelStarted(_Event, frozen=True, gc=False, kw_only=True, tag="model_started"):
-    """A model call began. ``step`` counts them from 1."""
+    """A model call began. ``step`` counts the answers from 1; a ``summary`` is written before the answer of its step."""
 
     step: int
     model: str
+    purpose: Literal["answer", "summary"] = "answer"
 
 
 class TextDelta(_Event, frozen=True, gc=False, kw_only=True, tag="text"):
@@ -135,6 +137,14 @@ class Committed(_Event, frozen=True, gc=False, kw_only=True, tag="committed"):
     revision: str | None = None
 
 
+class Compacted(_Event, frozen=True, gc=False, kw_only=True, tag="compacted"):
+    """From now on a summary stands in for the first ``count`` stored messages; estimated tokens of a request ``before`` and ``after``."""
+
+    count: int
+    before: int
+    after: int
+
+
 class Suspended(_Event, frozen=True, gc=False, kw_only=True, tag="suspended"):
     """The run waits for answers to ``pending``."""
 
@@ -181,6 +191,7 @@ Event = (
     | UsageReported
     | Retrying
     | Committed
+    | Compacted
     | Suspended
     | RunEnded
 )

@@ -6,11 +6,10 @@ import asyncio
 import inspect
 import os
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import msgspec
 
@@ -18,23 +17,33 @@ from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken, Deadline
 from littleghost.content import Document, Image, Text
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
-from littleghost.events import Event
 from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.models.resolve import resolve_model
 from littleghost.output.declared import Output, T_co
 from littleghost.runs.answering import checked_answers
+from littleghost.runs.compaction import DEFAULT_WINDOW, Compaction, CompactionPlan
 from littleghost.runs.driver import Driver
 from littleghost.runs.effects import Book
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.hooks import Hooks
 from littleghost.runs.journal import NoJournal, SessionJournal
-from littleghost.runs.limits import Budget, RunLimits, check_bound, deadline_for, price_of, reached
+from littleghost.runs.limits import (
+    Budget,
+    RunLimits,
+    check_bound,
+    deadline_for,
+    price_of,
+    reached,
+    rest_of,
+)
 from littleghost.runs.loop import NOTHING_GIVEN
 from littleghost.runs.notes import DEFAULT_AGENT, Notes
 from littleghost.runs.run import Run
 from littleghost.runs.stopping import stoppable, undisturbed
+from littleghost.runs.streaming import Channel, RunStream
 from littleghost.runs.tracing import Content, Redactor, agent_span
+from littleghost.runs.underway import Underway, UnderwayRun, held
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
@@ -52,26 +61,10 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["RunStream", "Runtime"]
+__all__ = ["Runtime"]
 
 Busy = Literal["wait", "raise"]
-_inside: ContextVar[tuple[_Hold, ...]] = ContextVar("littleghost_inside", default=())
-"""The runs that the current code is part of, outermost first."""
-
 _SAYABLE = frozenset({Text, Image, Document})
-
-QUEUE = 1000
-"""Events that may wait for a reader before the model is made to wait."""
-
-
-class _Hold:
-    """A session that a run has for itself, as long as it lasts."""
-
-    def __init__(self, store: SessionStore, key: tuple[str | None, str]) -> None:
-        self.store, self.key, self.active = store, key, True
-
-    def end(self) -> None:
-        self.active = False
 
 
 class Runnable(Protocol[T_co]):
@@ -122,89 +115,27 @@ class Runnable(Protocol[T_co]):
         """Options for the model's provider."""
         ...
 
-
-class RunStream(Generic[T_co]):
-    """The events of a run, as they happen. At the end, `run` is the run.
-
-    Iterate over it once. Events wait for the reader; when very many wait, the model waits too.
-    """
-
-    def __init__(self, channel: Channel[T_co]) -> None:
-        self._channel = channel
-
     @property
-    def run(self) -> Run[T_co]:
-        """The finished run.
-
-        Raises:
-            ConfigurationError: It has not ended yet.
-            RunCancelled: The reader left before anything was committed.
-            LittleGhostError: Whatever the run raised.
-        """
-        if self._channel.error is not None:
-            raise self._channel.error
-        if self._channel.run is None:
-            raise ConfigurationError("the run has not ended; read its events to the end first")
-        return self._channel.run
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
-
-    async def __anext__(self) -> Event:
-        event = await self._channel.next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
+    def compaction(self) -> Compaction | None:
+        """How a long conversation is shown to the model."""
+        ...
 
 
-class Channel(Generic[T_co]):
-    """Carries the events of a run from its task to a reader."""
+class _Outer:
+    """The tool call that another agent's run is inside of."""
 
-    def __init__(self) -> None:
-        self.run: Run[T_co] | None = None
-        self.error: BaseException | None = None
-        self._events: deque[Event] = deque()
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._task: asyncio.Task[Run[T_co]] | None = None
-        self._listening = True
+    def __init__(self, context: RunContext[Any], book: Book) -> None:
+        self.context, self._book = context, book
 
-    def start(self, task: asyncio.Task[Run[Any]]) -> None:
-        """Carry the events of the run in ``task``."""
-        self._task = task
-        task.add_done_callback(lambda _: self._wake.set())
+    def metadata(self) -> dict[str, Any]:
+        """Return what tells whose session the inner run's is."""
+        return {
+            transcript.MARK: {"parent": {"session": self.context.session_id, "call": self.context.call_id}}
+        }
 
-    def hear(self, event: Event) -> None:
-        """Take an event of the run."""
-        if self._listening:
-            self._events.append(event)
-            self._wake.set()
-
-    async def ready(self) -> None:
-        """Return when there is room for more."""
-        while self._listening and len(self._events) >= QUEUE:
-            self._room.clear()
-            await self._room.wait()
-
-    async def next(self) -> Event | None:
-        """Return the next event, ``None`` after the last; raise what the run raised."""
-        while not self._events:
-            task = cast("asyncio.Task[Run[T_co]]", self._task)
-            if task.done():
-                self.run = task.result()
-                return None
-            self._wake.clear()
-            await self._wake.wait()
-        event = self._events.popleft()
-        if len(self._events) < QUEUE // 2:
-            self._room.set()
-        return event
-
-    def let_go(self) -> None:
-        """Nobody reads any more: keep no event, and hold nobody up."""
-        self._listening = False
-        self._events.clear()
-        self._room.set()
+    def count(self, inner: Book) -> None:
+        """Count what the inner run has used."""
+        self._book.count(inner.usage, inner.cost)
 
 
 class Runtime:
@@ -261,10 +192,12 @@ class Runtime:
             )
         self._content = Content(capture=capture_content)
         self._models: dict[str, Model] = {}
-        self._owned = AsyncExitStack()
+        self._owned: AsyncExitStack | None = None
         self._opening = asyncio.Lock()
         self._shared: tuple[Workspace | None, Sandbox | None] | None = None
+        self._underway = Underway()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -273,12 +206,33 @@ class Runtime:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close what the runtime owns: the products of factories, and the models it made from strings."""
+        """Cancel the runs that are under way, wait until they have settled what was open, and close what the runtime owns.
+
+        What it owns are the products of factories, and the models it made from strings. New runs are refused from the first moment. Whoever
+        calls this again waits too. Called from within one of the runtime's own runs, such as by a tool, it cannot wait, for it would wait
+        for itself: it begins the closing, which ends after that run has, and returns.
+
+        Raises:
+            Exception: What closing one of those things raised; the others have been closed all the same.
+        """
         self._closed = True
+        if self._closing is None and (self._underway or self._models or self._owned is not None):
+            self._closing = asyncio.create_task(self._close())
+        if self._closing is not None and not self._underway.around():
+            await undisturbed(self._closing)
+
+    async def _close(self) -> None:
+        await self._underway.end("the runtime was closed")
         for model in self._models.values():
-            self._owned.push_async_callback(model.aclose)
+            self._own().push_async_callback(model.aclose)
         self._models = {}
-        await self._owned.aclose()
+        await self._own().aclose()
+
+    def _own(self) -> AsyncExitStack:
+        """Return what closes the things that the runtime owns."""
+        if self._owned is None:
+            self._owned = AsyncExitStack()
+        return self._owned
 
     @property
     def session_store(self) -> SessionStore:
@@ -290,8 +244,10 @@ class Runtime:
         if self._store is None:
             if self._given_store is None:
                 raise ConfigurationError("a session_id needs a store; give Runtime(session_store=…) one")
+            if self._closed:
+                raise ConfigurationError("the runtime is closed")
             store = cast("Callable[[], SessionStore]", self._given_store)()
-            self._owned.push_async_callback(store.aclose)
+            self._own().push_async_callback(store.aclose)
             self._store = store
         return self._store
 
@@ -300,6 +256,35 @@ class Runtime:
     ) -> Session:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self.session_store, actor_id=actor_id, metadata=metadata)
+
+    async def delete_session(self, id: object, *, actor_id: object = None) -> bool:
+        """Delete a session, and before it those in which agents have worked as tools for it. It needs the store's list of sessions.
+
+        Returns:
+            Whether there was such a session.
+
+        Raises:
+            UnsupportedError: The store keeps no list of sessions, or cannot delete.
+        """
+        session = self.session(id, actor_id=actor_id)
+        inner: dict[Any, list[str]] = {}
+        cursor: str | None = None
+        while True:
+            page = await session.store.sessions(actor_id=session.actor_id, cursor=cursor)
+            for info in page.items:
+                metadata = info.metadata
+                if metadata is None:  # the store does not tell it in lists
+                    metadata = await self.session(info.id, actor_id=session.actor_id).metadata()
+                inner.setdefault(transcript.parent_of(metadata), []).append(info.id)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        doomed = [session.id]
+        for name in doomed:
+            doomed += inner.get(name, [])
+        for name in reversed(doomed[1:]):  # so that whoever is interrupted can begin again
+            await session.store.delete(name, actor_id=session.actor_id)
+        return await session.delete()
 
     async def ask(
         self,
@@ -478,6 +463,7 @@ class Runtime:
         approvals: Mapping[str, bool | Approval] | None = None,
         results: Mapping[str, Any] | None = None,
         channel: Channel[T] | None = None,
+        outer: _Outer | None = None,
     ) -> Run[T]:
         """Hold everything that a run needs, and drive it: with what the user says, or ``None`` to go on where one stopped."""
         if self._closed:
@@ -490,19 +476,25 @@ class Runtime:
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"budget must be Budget(…), not {data.kind(budget)}")
         model = self._model(agent.model)
-        session = None if session_id is None else self.session(session_id, actor_id=actor_id)
+        session = None
+        if session_id is not None:
+            metadata = None if outer is None else outer.metadata()
+            session = self.session(session_id, actor_id=actor_id, metadata=metadata)
         run_id = os.urandom(16).hex()
         chosen = limits or agent.limits
         budget = budget or agent.budget
         price = price_of(model, self._prices, chosen, budget)
+        compaction = agent.compaction and self._planned(agent.compaction, model, chosen, budget)
         deadline, out_of_time = deadline_for(timeout, chosen)
         token = CancellationToken(cancellation)
         async with AsyncExitStack() as stack:
             if cancellation is not None:
                 stack.callback(token.detach)
+            underway = stack.enter_context(self._underway.begin(token))
             if session is not None:
                 with stoppable(token):
-                    await self._hold(stack, session, busy, None if deadline is None else deadline.remaining())
+                    left = None if deadline is None else deadline.remaining()
+                    await self._hold(stack, session, underway, busy, left)
             # A new question has a trace of its own, which begins here; a resumed run belongs to one that only the session names.
             span = telemetry.NOTHING if new is None else self._span(stack, agent, model, run_id, session)
             context: RunContext[Any] = RunContext(
@@ -518,9 +510,14 @@ class Runtime:
                 deadline=deadline,
             )
             book = Book(messages=[])
+            if outer is not None:
+                stack.callback(lambda: outer.count(book))
             journal: Any = NoJournal()
             if session is not None:
-                if new is None and await session.load() is None:
+                exists = await session.load() is not None
+                if exists and outer is not None:
+                    new = None  # an earlier attempt at this very call has said it
+                if new is None and not exists:
                     raise SessionNotFoundError(
                         f"there is no session {session.id!r} for this actor", id=session.id
                     )
@@ -544,11 +541,15 @@ class Runtime:
                 if deadline is None or left < deadline.remaining():
                     context.deadline = Deadline(left)
                     out_of_time = reached("wall_time", budget.wall_time, session=True)
-            if new is None:
+            if new is None and outer is None:
                 span = self._span(stack, agent, model, run_id, session, resumed=True, trace=book.notes.trace)
             if span.recorded and session is not None and (new is not None or book.notes.trace is None):
                 book.notes = msgspec.structs.replace(book.notes, trace=telemetry.current_operation())
-            context = await self._with_places(stack, context)
+            if outer is None:
+                context = await self._with_places(stack, context)
+            else:
+                context = context.within(outer.context)
+            context.delegate = partial(self._delegate, book, chosen, budget)
             tools = await _tools(stack, agent.tools, context)
             given = NOTHING_GIVEN
             if approvals is not None or results is not None:
@@ -575,12 +576,59 @@ class Runtime:
                 granularity="call" if session is None else session.store.granularity,
                 output=agent.output,
                 emitter=Emitter() if channel is None else Emitter(channel.hear, channel.ready),
+                compaction=compaction,
                 hooks=agent.hooks,
                 budget=budget,
                 price=price,
                 out_of_time=out_of_time,
             )
             return await driver.drive(new, resumed=new is None, given=given)
+
+    async def _delegate(
+        self,
+        book: Book,
+        limits: RunLimits,
+        budget: Budget | None,
+        agent: Runnable,
+        message: Message,
+        context: RunContext[Any],
+    ) -> Run:
+        """Ask ``agent`` inside of a tool call, or go on with what it has begun for it, and count what it uses as the caller's."""
+        key = context.idempotency_key
+        stored = context.session_id is not None and key is not None
+        return await self._run(
+            agent,
+            message,
+            f"delegated-{key[:32]}" if stored and key is not None else None,
+            context.actor_id,
+            "wait",
+            None if context.deadline is None else max(1e-3, context.deadline.remaining()),
+            context.cancellation,
+            context.deps,
+            rest_of(agent.limits, limits, budget, book.before, book.usage, book.cost),
+            None,
+            context.approvals or None,
+            context.results or None,
+            outer=_Outer(context, book),
+        )
+
+    def _planned(
+        self, compaction: Compaction, model: Model, limits: RunLimits, budget: Budget | None
+    ) -> CompactionPlan:
+        """Return ``compaction`` for ``model`` with its writer, its window and its price."""
+        writer = model if compaction.model is None else self._model(compaction.model)
+        window = compaction.window or model.context_window
+        if window is None:
+            from littleghost.prices import Prices
+
+            window = (self._prices or Prices.bundled()).context_window(model.name, model.provider)
+        return CompactionPlan(
+            compaction=compaction,
+            writer=writer,
+            window=window or DEFAULT_WINDOW,
+            writer_window=None if writer is model else writer.context_window,
+            price=price_of(writer, self._prices, limits, budget),
+        )
 
     def _span(
         self,
@@ -618,14 +666,12 @@ class Runtime:
             self._models[model] = resolve_model(model)
         return self._models[model]
 
-    async def _hold(self, stack: AsyncExitStack, session: Session, busy: Busy, seconds: float | None) -> None:
+    async def _hold(
+        self, stack: AsyncExitStack, session: Session, run: UnderwayRun, busy: Busy, seconds: float | None
+    ) -> None:
         """Become the one run of ``session``: in this store instance, and across processes where the store has leases."""
-        store, started = session.store, time.monotonic()
-        inside = _inside.get()
-        if any(
-            hold.active and hold.store is store and hold.key == (session.actor_id, session.id)
-            for hold in inside
-        ):
+        store, started, key = session.store, time.monotonic(), (session.actor_id, session.id)
+        if held(store, key):
             raise SessionBusyError(
                 f"session {session.id!r} is in use by the very run that asks for it; a tool can ask in another session",
                 id=session.id,
@@ -636,9 +682,7 @@ class Runtime:
         if "leases" in store.capabilities:
             left = bound if bound is None else max(0.0, bound - (time.monotonic() - started))
             await stack.enter_async_context(session.lease(timeout=left))
-        hold = _Hold(store, (session.actor_id, session.id))
-        stack.callback(hold.end)
-        stack.callback(_inside.reset, _inside.set((*inside, hold)))
+        run.holds = store, key
 
     async def _with_places(self, stack: AsyncExitStack, context: RunContext[Any]) -> RunContext[Any]:
         """Return ``context`` with the workspace and the sandbox of the run."""
@@ -651,7 +695,7 @@ class Runtime:
         else:
             async with self._opening:
                 if self._shared is None:
-                    self._shared = await _open(self._owned, self._shared_workspace(), self._sandbox)
+                    self._shared = await _open(self._own(), self._shared_workspace(), self._sandbox)
             workspace, sandbox = self._shared
         return context.inside(workspace, sandbox)
 

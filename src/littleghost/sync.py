@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 from littleghost import runtime
 from littleghost.output.declared import T_co
 from littleghost.portal import portal
+from littleghost.runs import streaming
 from littleghost.runtime import T
 from littleghost.sessions import contract, memory, opening, postgres, session, sqlite, transfer, upkeep
 
@@ -530,7 +531,7 @@ class Session:
 class RunStream(Generic[T_co]):
     """The synchronous face of `littleghost.RunStream`."""
 
-    def __init__(self, stream: runtime.RunStream[T_co]) -> None:
+    def __init__(self, stream: streaming.RunStream[T_co]) -> None:
         self._stream = stream
 
     @property
@@ -543,7 +544,7 @@ class RunStream(Generic[T_co]):
             yield event
 
 
-async def _next(stream: runtime.RunStream[Any]) -> Event | None:
+async def _next(stream: streaming.RunStream[Any]) -> Event | None:
     try:
         return await stream.__anext__()
     except StopAsyncIteration:
@@ -578,7 +579,7 @@ class Runtime:
         self.close()
 
     def close(self) -> None:
-        """Close what the runtime owns."""
+        """Do what `littleghost.Runtime.aclose` does; runs that other threads wait for end as cancelled."""
         portal.call(self._runtime.aclose)
 
     def session(
@@ -586,6 +587,10 @@ class Runtime:
     ) -> Session:
         """Return the session ``id`` of ``actor_id`` in the runtime's store."""
         return Session(id=id, store=self._runtime.session_store, actor_id=actor_id, metadata=metadata)
+
+    def delete_session(self, id: object, *, actor_id: object = None) -> bool:
+        """Do what `littleghost.Runtime.delete_session` does."""
+        return portal.call(self._runtime.delete_session, id, actor_id=actor_id)
 
     def ask(
         self,

@@ -284,6 +284,14 @@ def _through_turn(messages: Sequence[Message], index: int) -> Sequence[Message]:
     return messages
 
 
+def parent_of(metadata: Mapping[str, Any] | None) -> str | None:
+    """Return the id of the session inside of which, by an agent used as a tool, the one with this metadata is; ``None`` for most."""
+    notes: Any = (metadata or {}).get(MARK)
+    parent: Any = cast("dict[str, Any]", notes).get("parent") if isinstance(notes, dict) else None
+    found: Any = cast("dict[str, Any]", parent).get("session") if isinstance(parent, dict) else None
+    return found if isinstance(found, str) else None
+
+
 def mark(message: Message, **notes: Any) -> Message:
     """Return ``message`` with ``notes`` added to the library's part of its metadata."""
     known = message.metadata.get(MARK)

@@ -11,6 +11,7 @@ Run as a program it performs a list of scenarios, each in a process of its own t
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -241,6 +242,8 @@ def make(
     folder: Path, point: Point, granularity: str, scenario: str = "text"
 ) -> tuple[Agent[Any], ProbedStore]:
     """Return the agent of a scenario and the store that it uses."""
+    if scenario.startswith("nested"):
+        return importlib.import_module("nested").make(folder, point, granularity, scenario)
     ledger = Ledger(folder / "effects")
     waits = scenario == "waits"
     tools = [

@@ -41,6 +41,7 @@ LAYERS = """
     output
     runs
     runtime
+    delegation
     agent
     sync
     littleghost

@@ -210,7 +210,7 @@ async def test_an_answer_cannot_keep_its_calls_out_of_the_store() -> None:
 
 
 async def test_a_tool_that_swallows_its_time_out_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("littleghost.runs.tooling.GRACE", 0.05)
+    monkeypatch.setattr("littleghost.tools.contract.Tool.grace", 0.05)
     release = asyncio.Event()
 
     @tool(timeout=0.02)

@@ -542,22 +542,22 @@ async def test_a_stream_resumes_with_no_message_and_raises_what_ask_raises() -> 
 
 async def test_a_slow_reader_slows_the_model_and_not_the_memory() -> None:
     from littleghost import TextDelta
-    from littleghost import runtime as runtime_module
+    from littleghost.runs import streaming
 
     made = 0
 
     async def chatty(request: Any) -> AsyncIterator[Any]:
         nonlocal made
-        for _ in range(runtime_module.QUEUE * 3):
+        for _ in range(streaming.QUEUE * 3):
             made += 1
             yield TextDelta(text="x")
-        yield ModelEnded(message=Message.assistant("x" * runtime_module.QUEUE * 3))
+        yield ModelEnded(message=Message.assistant("x" * streaming.QUEUE * 3))
 
     agent = Agent(FunctionModel(lambda request: chatty(request)))
     async with Runtime() as runtime, runtime.stream(agent, "go") as stream:
-        for _ in range(runtime_module.QUEUE * 4):
+        for _ in range(streaming.QUEUE * 4):
             await asyncio.sleep(0)
-        assert made <= runtime_module.QUEUE + 10
+        assert made <= streaming.QUEUE + 10
         async for _ in stream:
             pass
         assert stream.run.outcome == "completed"
@@ -722,7 +722,7 @@ async def test_what_a_factory_makes_is_closed_and_what_the_caller_made_is_not() 
 async def test_a_tool_that_will_not_stop_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("littleghost.runs.tooling.GRACE", 0.05)
+    monkeypatch.setattr("littleghost.tools.contract.Tool.grace", 0.05)
     release = asyncio.Event()
 
     @tool

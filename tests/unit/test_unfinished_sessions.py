@@ -128,3 +128,11 @@ def test_the_same_without_async(tmp_path: Path):
     with littleghost_sync.SQLiteStore(tmp_path / "s.db") as store:
         littleghost_sync.Session(id="s", store=store, actor_id="ann").append([USER])
         assert [info.id for info in littleghost_sync.unfinished_sessions(store)] == ["s"]
+
+
+async def test_what_is_inside_of_another_session_is_left_to_it(store: SessionStore) -> None:
+    inside = {"littleghost": {"parent": {"session": "asked", "call": "1"}}}
+    before = await ids(store, actor_id=None)
+    for id, metadata in {"inner": inside, "odd": {"littleghost": {"parent": 5}}}.items():
+        await store.replace(id, messages=[USER], state={}, metadata=metadata)
+    assert await ids(store, actor_id=None) == before | {"odd"}

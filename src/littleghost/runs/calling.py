@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -19,7 +19,7 @@ from littleghost.errors import (
 )
 from littleghost.message import Message
 from littleghost.models.contract import Model, ModelRequest, ToolSpec
-from littleghost.runs.effects import CallModel, Failed, Interrupted
+from littleghost.runs.effects import CallModel, Failed, Interrupted, Summarise
 from littleghost.runs.emitter import Emitter
 from littleghost.runs.hooking import HookChain, HookFailed
 from littleghost.runs.stopping import Stopped, Stopping
@@ -48,6 +48,7 @@ class ModelCalls:
         deadline: When the run must have ended.
         emitter: Whom to tell.
         stopping: What cuts a call short.
+        purpose: What it is called for. What it writes in a ``summary`` is not passed on.
         hooks: What the application does before and after.
         content: What spans may tell of what is said.
         shaping: How the answer gets its type, or ``None``.
@@ -64,14 +65,16 @@ class ModelCalls:
         emitter: Emitter,
         stopping: Stopping,
         content: Content,
+        purpose: Literal["answer", "summary"] = "answer",
         hooks: HookChain | None = None,
         shaping: Shaping | None = None,
     ) -> None:
         self._model = model
+        self._purpose: Literal["answer", "summary"] = purpose
         told = data.check_text(instructions, "instructions") if instructions else ""
         self._instructions = [Message.system(told)] if told else []
         self._settings = dict(settings)
-        self._specs = tuple(
+        self.specs = tuple(
             [ToolSpec(name=tool.name, description=tool.description, schema=tool.schema) for tool in tools]
         )
         self._deadline = deadline
@@ -84,20 +87,22 @@ class ModelCalls:
         self._format = None if shaping is None else shaping.format
         self._tool_choice = "auto" if shaping is None else shaping.tool_choice
 
-    async def call(self, effect: CallModel) -> Any:
+    async def call(self, effect: CallModel | Summarise) -> Any:
         """Call the model; return its `ModelEnded`, or `Failed` or `Interrupted`."""
         deadline = self._deadline
         request = ModelRequest(
             messages=[*self._instructions, *effect.messages],
-            tools=self._specs,
+            tools=self.specs,
             settings=self._settings,
             timeout=None if deadline is None else deadline.remaining(),
             tool_choice=self._tool_choice,
             format=self._format,
         )
         heard: list[str] = []
+        self._emitter.emit(
+            events.ModelStarted(step=effect.step, model=self._model.name, purpose=self._purpose)
+        )
         ended: list[Usage] = []
-        self._emitter.emit(events.ModelStarted(step=effect.step, model=self._model.name))
         try:
             with model_span(self._model, request, self._content) as span:
                 hooks = self._hooks
@@ -110,7 +115,7 @@ class ModelCalls:
                 span.answered(answer)
                 return answer
         except Stopped:
-            return Interrupted(cast("Exception", self._stopping.error), "".join(heard))
+            return Interrupted(cast("Exception", self._stopping.error), self._written(heard))
         except HookFailed as failure:
             return Failed(failure.error, "".join(heard), ended[0] if ended else None)
         except (ConfigurationError, StoreError):
@@ -123,8 +128,12 @@ class ModelCalls:
             if not isinstance(error, Exception):
                 fault = ModelError(f"{self._model.name} failed ({type(error).__name__})")
                 fault.__cause__ = error
-                return Failed(fault, "".join(heard))
-            return Failed(error, "".join(heard))
+                return Failed(fault, self._written(heard))
+            return Failed(error, self._written(heard))
+
+    def _written(self, heard: list[str]) -> str:
+        """Return what there is of an answer; half a summary is nothing."""
+        return "".join(heard) if self._purpose == "answer" else ""
 
     async def _with_hooks(
         self,
@@ -158,7 +167,7 @@ class ModelCalls:
                     heard.append(event.text)
                 elif type(event) is events.Retrying:
                     heard.clear()
-                if self._emitter.heard:
+                if self._emitter.heard and (self._purpose == "answer" or type(event) is events.Retrying):
                     self._emitter.emit(event)
                     if preview is not None:
                         self._show(preview.hear(event))

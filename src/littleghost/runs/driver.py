@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +17,7 @@ from littleghost.message import Message
 from littleghost.models.contract import Model
 from littleghost.output.declared import Output
 from littleghost.runs.calling import ModelCalls
+from littleghost.runs.compaction import CompactionPlan, View, fixed_size
 from littleghost.runs.effects import (
     Book,
     CallModel,
@@ -23,9 +25,11 @@ from littleghost.runs.effects import (
     CommitMessages,
     Emit,
     Ending,
+    Failed,
     Given,
     ReadAnswer,
     StartTools,
+    Summarise,
     ToolTraits,
 )
 from littleghost.runs.emitter import Emitter
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from littleghost.runs.shaping import Shaping
 
 __all__ = ["Driver"]
+
+log = logging.getLogger("littleghost")
 
 
 class Driver:
@@ -71,6 +77,7 @@ class Driver:
         limits: RunLimits,
         granularity: Any,
         emitter: Emitter,
+        compaction: CompactionPlan | None = None,
         hooks: Sequence[Hooks] = (),
         budget: Budget | None = None,
         price: Callable[[Usage], float | None] | None = None,
@@ -117,6 +124,25 @@ class Driver:
             content=content,
             shaping=self._shaping,
         )
+        self._view: View | None = None
+        if compaction is not None:
+            self._view = View(
+                compaction,
+                fixed=fixed_size(
+                    instructions, self._model.specs, None if self._shaping is None else self._shaping.format
+                ),
+            )
+            self._summaries = ModelCalls(
+                compaction.writer,
+                instructions=compaction.compaction.instructions,
+                settings={},
+                tools=(),
+                deadline=context.deadline,
+                emitter=emitter,
+                stopping=self._stopping,
+                content=content,
+                purpose="summary",
+            )
         self._tools = ToolCalls(
             tools,
             context=context,
@@ -241,6 +267,7 @@ class Driver:
             given=given,
             budget=self._budget,
             price=self._price,
+            view=self._view,
             rule=None if shaping is None else shaping.rule,
         )
         outcome: Any = None
@@ -255,6 +282,10 @@ class Driver:
                 outcome = await self._commit(effect.messages)
             elif type(effect) is CallModel:
                 outcome = await self._model.call(effect)
+            elif type(effect) is Summarise:
+                outcome = await self._summaries.call(effect)
+                if type(outcome) is Failed:
+                    log.warning("a summary could not be written: %s", type(outcome.error).__name__)
             elif type(effect) is StartTools:
                 outcome = self._tools.start(effect)
             elif type(effect) is CheckCalls:

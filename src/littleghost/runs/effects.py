@@ -69,6 +69,13 @@ class CallModel(Struct, frozen=True, gc=False):
     step: int
 
 
+class Summarise(Struct, frozen=True, gc=False):
+    """Have these messages summarised, before the model call ``step``. The outcome is that of `CallModel`."""
+
+    messages: list[Message]
+    step: int
+
+
 class CheckCalls(Struct, frozen=True, gc=False):
     """Ask, one call after another, what hooks make of it and whether it needs approval.
 
@@ -109,7 +116,7 @@ class Emit(Struct, frozen=True, gc=False):
     event: Any
 
 
-Effect = CommitMessages | CallModel | CheckCalls | StartTools | AwaitTool | ReadAnswer | Emit
+Effect = CommitMessages | CallModel | Summarise | CheckCalls | StartTools | AwaitTool | ReadAnswer | Emit
 
 # Outcomes
 
@@ -209,6 +216,12 @@ class Book(Struct, kw_only=True):
     noted: Notes = NOTHING
     last: tuple[ToolUse, ToolResult, int] | None = None
     stuck: int = 0
+
+    def count(self, usage: Usage, cost: float | None) -> None:
+        """Count what was used, and what that costs, where it is known."""
+        self.usage += usage
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 Machine = Generator[Effect, Any, Ending]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from littleghost import data
 from littleghost.cancellation import Deadline
@@ -155,3 +155,29 @@ def price_of(
             f"a limit on cost needs the price of {model.name!r}, which is not known; give Runtime(prices=…) a table that has it"
         )
     return lambda usage: known.cost(model.name, usage, model.provider)
+
+
+def rest_of(
+    inner: RunLimits, outer: RunLimits, budget: Budget | None, before: Spent, used: Usage, cost: float | None
+) -> RunLimits:
+    """Return the limits of a run inside of another one, which may use what is left to that one at most.
+
+    Args:
+        inner: Its own limits.
+        outer: Those of the other run.
+        budget: That of the other run's session.
+        before: What had been used of it before the other run.
+        used: The tokens that the other run has used.
+        cost: What these cost, where that is known.
+    """
+    tokens = [inner.tokens] if outer.tokens is None else [inner.tokens, outer.tokens - used.total_tokens]
+    dollars = [inner.cost] if outer.cost is None else [inner.cost, outer.cost - (cost or 0.0)]
+    if budget is not None and budget.tokens is not None:
+        tokens.append(budget.tokens - before.tokens - used.total_tokens)
+    if budget is not None and budget.cost is not None:
+        dollars.append(budget.cost - before.cost - (cost or 0.0))
+    return structs.replace(
+        inner,
+        tokens=min((max(1, bound) for bound in tokens if bound is not None), default=None),
+        cost=min((max(1e-9, bound) for bound in dollars if bound is not None), default=None),
+    )

@@ -29,6 +29,7 @@ from littleghost.events import ModelEnded, ToolCallReady, UsageReported
 from littleghost.message import Message
 from littleghost.runs.answers import Answers
 from littleghost.runs.calls import Calls
+from littleghost.runs.compaction import View
 from littleghost.runs.effects import (
     AnswerRule,
     Book,
@@ -59,6 +60,7 @@ def turns(
     limits: RunLimits,
     *,
     granularity: Literal["call", "batch"] = "call",
+    view: View | None = None,
     given: Given = NOTHING_GIVEN,
     budget: Budget | None = None,
     price: Callable[[Usage], float | None] | None = None,
@@ -72,6 +74,7 @@ def turns(
         tools: The tools there are.
         limits: What the run may use.
         granularity: How finely results are committed.
+        view: What the model is shown of a long conversation; all of it unless given.
         given: What was answered to calls that wait.
         budget: What all runs of the session may use.
         price: What a model call costs, in US dollars.
@@ -100,14 +103,17 @@ def turns(
         if over is not None:
             return Ending(outcome="partial", text=book.text, error=over)
         book.steps += 1
-        answer = yield CallModel(transcript.for_model(book.messages), book.steps)
+        if view is None:
+            answer = yield CallModel(transcript.for_model(book.messages), book.steps)
+        else:
+            answer = yield from view.call(book, lambda: _limit(book, limits, budget))
         if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
             if type(answer) is Failed and answer.usage is not None:
-                _count(book, answer.usage, price)
+                book.count(answer.usage, price(answer.usage) if price else None)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
             return ending_of(answer.error, text or book.text)
-        _count(book, answer.usage, price)
+        book.count(answer.usage, price(answer.usage) if price else None)
         ended = yield from _take(book, answer, calls, answers)
         if ended is not None:
             return ended
@@ -168,14 +174,6 @@ def _keep(book: Book, text: str, why: str) -> Generator[Effect, Any, None]:
     message = transcript.mark(Message("assistant", text), partial=why)
     yield CommitMessages((message,))
     book.messages.append(message)
-
-
-def _count(book: Book, usage: Usage, price: Callable[[Usage], float | None] | None) -> None:
-    book.usage += usage
-    if price is not None:
-        cost = price(usage)
-        if cost is not None:
-            book.cost = (book.cost or 0.0) + cost
 
 
 def _limit(book: Book, limits: RunLimits, budget: Budget | None) -> LimitExceededError | None:

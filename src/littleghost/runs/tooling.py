@@ -39,8 +39,6 @@ __all__ = ["ToolCalls"]
 log = logging.getLogger("littleghost")
 
 WITHHELD = "The tool has run, but its result could not be checked and is withheld."
-GRACE = 5.0
-"""Seconds that tools get to end after they were told to."""
 
 
 class ToolCalls:
@@ -228,7 +226,7 @@ class ToolCalls:
             await asyncio.wait([task], timeout=tool.timeout)
             if not task.done():
                 task.cancel()
-                await asyncio.wait([task], timeout=GRACE)
+                await asyncio.wait([task], timeout=tool.grace)
                 raise _LeftBehind(
                     f"The tool did not end within {tool.timeout:g} s and was stopped. Whether it took effect is unknown."
                 )
@@ -274,12 +272,13 @@ class ToolCalls:
             return ()
         for task in self._running:
             task.cancel()
-        give_up = time.monotonic() + GRACE
+        grace = max(self._tools[call.name].grace for call in self._running.values())
+        give_up = time.monotonic() + grace
         while waiting := [task for task in self._running if not task.done()]:
             left = give_up - time.monotonic()
             if left <= 0:
                 names = ", ".join(sorted(self._running[task].name for task in waiting))
-                log.warning("tools did not stop within %g s and were left behind: %s", GRACE, names)
+                log.warning("tools did not stop within %g s and were left behind: %s", grace, names)
                 break
             try:
                 await asyncio.wait(waiting, timeout=left)

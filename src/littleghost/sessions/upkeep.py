@@ -63,7 +63,8 @@ def unfinished_sessions(
     """Yield the sessions whose last run has not come to an answer: it was killed, stopped or failed, waits for answers, or is under way.
 
     For whoever starts and wants to go on with them, see `Runtime.resume`; a run that is under way elsewhere holds its session, and
-    ``busy="raise"`` leaves it alone. Of each session the end is read, never the whole. One that cannot be read is logged and left out.
+    ``busy="raise"`` leaves it alone. Those in which an agent worked as a tool are left out: the session around each
+    goes on with it. Of each session the end is read, never the whole. One that cannot be read is logged and left out.
 
     Args:
         store: The store.
@@ -84,6 +85,8 @@ async def _unfinished(store: SessionStore, actor_id: str | AllActors | None) -> 
             if isinstance(info, Gap):
                 log.warning("sessions that cannot be listed were not looked at: %s", info.problem)
                 continue
+            if transcript.parent_of(info.metadata) is not None:
+                continue  # the run that it is inside of goes on with it
             try:
                 end = await _last_turn(store, info)
             except StoreUnavailableError:

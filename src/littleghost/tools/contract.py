@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
@@ -79,6 +79,8 @@ class RunContext(Generic[Deps]):
         run_id: The run.
         call_id: The tool call, or ``None`` outside of one.
         idempotency_key: The same for this call after any number of resumes, to hand to an outside service; ``None`` outside of a call.
+        depth: How many runs this one is inside of, as that of an agent which another uses as a tool.
+        delegate: Runs another agent inside of this call, for `Agent.as_tool`; ``None`` outside of a run.
         approvals: Answers to what the call's tool said to wait for; see `ToolPending`.
         results: Results of what the call's tool said to wait for.
     """
@@ -93,7 +95,9 @@ class RunContext(Generic[Deps]):
         "call_id",
         "cancellation",
         "deadline",
+        "delegate",
         "deps",
+        "depth",
         "idempotency_key",
         "results",
         "run_id",
@@ -115,6 +119,7 @@ class RunContext(Generic[Deps]):
         deadline: Deadline | None = None,
         call_id: str | None = None,
         idempotency_key: str | None = None,
+        depth: int = 0,
     ) -> None:
         self.deps = deps
         self._make_state: Callable[[], dict[str, Any]] = make_state or dict
@@ -128,6 +133,8 @@ class RunContext(Generic[Deps]):
         self.deadline = deadline
         self.call_id = call_id
         self.idempotency_key = idempotency_key
+        self.depth = depth
+        self.delegate: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self.approvals: Mapping[str, Approval] = NOTHING
         self.results: Mapping[str, ToolResult] = NOTHING
 
@@ -180,6 +187,12 @@ class RunContext(Generic[Deps]):
         """Return this context with a workspace and a sandbox."""
         return self._with(workspace, sandbox, self.call_id, self.idempotency_key)
 
+    def within(self, outer: RunContext[Any]) -> RunContext[Deps]:
+        """Return this context with the workspace and the sandbox of ``outer``, inside of which it is."""
+        inner = self.inside(outer._workspace, outer._sandbox)
+        inner.depth = outer.depth + 1
+        return inner
+
     def for_call(
         self, call_id: str, idempotency_key: str, state: Callable[[], dict[str, Any]]
     ) -> RunContext[Deps]:
@@ -198,7 +211,7 @@ class RunContext(Generic[Deps]):
         key: str | None,
         make_state: Callable[[], dict[str, Any]] | None = None,
     ) -> RunContext[Deps]:
-        return RunContext(
+        context = RunContext(
             deps=self.deps,
             state=self._state if make_state is None else None,
             make_state=make_state,
@@ -211,7 +224,10 @@ class RunContext(Generic[Deps]):
             deadline=self.deadline,
             call_id=call_id,
             idempotency_key=key,
+            depth=self.depth,
         )
+        context.delegate = self.delegate
+        return context
 
 
 class Tool(ABC):
@@ -226,6 +242,7 @@ class Tool(ABC):
         idempotent: Running it twice with the same arguments is no harm, so a call that a crash interrupted runs again.
         exclusive: No other call runs beside it.
         timeout: Seconds a call may take, or ``None``. Each attempt of one that retries has so many.
+        grace: Seconds that a call gets to end after it was told to, by its time-out or because the run is stopped.
         needs_approval: Whether a person must approve a call before it runs: always, never, or as a function of the checked arguments
             says (a subclass may define it as a method). Where the function fails, the call needs approval.
         external: It never runs here: a call waits until its result is given to ``resume``.
@@ -238,6 +255,7 @@ class Tool(ABC):
     idempotent: bool = False
     exclusive: bool = False
     timeout: float | None = None
+    grace: float = 5.0
     needs_approval: bool | Callable[[dict[str, Any]], bool] = False
     external: bool = False
     retries: int = 2

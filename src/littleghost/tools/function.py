@@ -67,7 +67,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.needs_approval, self.external, self.retries = needs_approval, external, retries
         self._context_name, self._arguments = _signature(self.name, function, notes)
         self._is_async = inspect.iscoroutinefunction(function)
-        self.schema = _schema(self._arguments)
+        self.schema = schema_of(self._arguments)
         self.__doc__ = function.__doc__
         self.__name__ = self.name
 
@@ -251,8 +251,8 @@ def _is_context(hint: Any) -> bool:
     return hint is RunContext or typing.get_origin(hint) is RunContext
 
 
-def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of ``arguments``: the object itself on top, what it refers to under ``$defs``."""
+def schema_of(arguments: Any) -> dict[str, Any]:
+    """Return the JSON Schema of ``arguments``, a type with fields: the object itself on top, what it refers to under ``$defs``."""
     (top,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     schema = dict(components.pop(cast("str", top["$ref"]).rsplit("/", 1)[-1]))
     schema.pop("title", None)
