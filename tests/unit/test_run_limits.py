@@ -357,3 +357,27 @@ def test_bounds_are_checked() -> None:
     ]:
         with pytest.raises(ConfigurationError, match=named):
             make()
+
+
+def test_a_price_is_that_of_who_is_paid_and_of_how_long_is_cached() -> None:
+    from littleghost.models.openai import OpenAIModel
+    from littleghost.runs.limits import price_of
+
+    usage = Usage(input_tokens=1000, cache_write_tokens=1000)
+    limits = RunLimits(cost=1)
+    there = price_of(OpenAIModel("gpt-5", base_url="https://api.openai.com/v1"), None, limits, None)
+    assert there is not None
+    assert there(usage)
+    elsewhere = OpenAIModel("gpt-5", base_url="http://127.0.0.1:9/v1")
+    assert elsewhere.provider == "127.0.0.1"
+    with pytest.raises(ConfigurationError, match="a limit on cost needs the price of 'gpt-5'"):
+        price_of(elsewhere, None, limits, None)
+
+    class Kept(ScriptedModel):
+        name, provider = "claude-sonnet-4-5", "anthropic"  # type: ignore[assignment]
+
+    brief, long = Kept([]), Kept([])
+    long.cache = "1h"
+    costs = [price_of(model, None, limits, None) for model in (brief, long)]
+    assert all(costs)
+    assert costs[0](usage) < costs[1](usage)  # type: ignore[misc]

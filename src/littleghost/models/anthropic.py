@@ -96,7 +96,7 @@ class AnthropicModel(Model):
         self._base_url = base_url
         self._api_key = api_key
         self._client = client
-        self._cache: Literal["5m", "1h"] | None = cache
+        self.cache: Literal["5m", "1h"] | None = cache
         self._keep = keep_signatures
         self._developer: Literal["user", "system"] = developer_role
         self._policy = RetryPolicy(retries=max_retries)
@@ -159,7 +159,7 @@ class AnthropicModel(Model):
         arguments: dict[str, Any] = {name: known.pop(name) for name in PER_REQUEST if name in known}
         if "tool_choice" not in self.capabilities and request.tool_choice != "none":
             request = msgspec.structs.replace(request, tool_choice="auto")
-        body = messages_body(request, known, cache=self._cache, kept=self._keep, developer=self._developer)
+        body = messages_body(request, known, cache=self.cache, kept=self._keep, developer=self._developer)
         arguments |= {name: body.pop(name) for name in ("max_tokens", "messages") if name in body}
         # Parameters travel as they are, those that the SDK does not know as well.
         arguments["extra_body"] = {**body, **arguments.get("extra_body", {})}

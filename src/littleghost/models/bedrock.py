@@ -105,7 +105,7 @@ class BedrockModel(Model):
         self._given = client
         self._client: Any = None
         self._making = threading.Lock()
-        self._cache: Literal["5m", "1h"] | None = cache
+        self.cache: Literal["5m", "1h"] | None = cache
         self._keep = keep_signatures
         self._developer: Literal["user", "system"] = developer_role
         self._policy = RetryPolicy(retries=max_retries)
@@ -199,7 +199,7 @@ class BedrockModel(Model):
         if "tool_choice" not in self.capabilities and request.tool_choice != "none":
             request = msgspec.structs.replace(request, tool_choice="auto")
         arguments = converse_arguments(
-            request, known, cache=self._cache, kept=self._keep, developer=self._developer
+            request, known, cache=self.cache, kept=self._keep, developer=self._developer
         )
         return {"modelId": self.model, **arguments}
 

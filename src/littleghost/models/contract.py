@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -72,10 +72,12 @@ class Model(ABC):
     Attributes:
         capabilities: What it can beyond answering and calling tools: ``tool_choice``, ``answer_format`` (it holds an answer to a JSON
             Schema), ``images``, ``documents``.
+        cache: How long what was written to the provider's cache is kept there, where that has a price of its own.
         context_window: Tokens that a request and its answer may have together, or ``None`` where that is not known.
     """
 
     capabilities: frozenset[str] = frozenset()
+    cache: Literal["5m", "1h"] | None = None
     context_window: int | None = None
 
     @property

@@ -83,7 +83,7 @@ class OpenAIEndpoint(Model):
 
     @property
     def provider(self) -> str:
-        return "openai"
+        return "openai" if self.is_openai else self.host  # whose prices and whose names are another's
 
     @property
     def host(self) -> str:

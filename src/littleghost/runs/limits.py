@@ -154,7 +154,7 @@ def price_of(
         raise ConfigurationError(
             f"a limit on cost needs the price of {model.name!r}, which is not known; give Runtime(prices=…) a table that has it"
         )
-    return lambda usage: known.cost(model.name, usage, model.provider)
+    return lambda usage: known.cost(model.name, usage, model.provider, cache=model.cache or "5m")
 
 
 def rest_of(
