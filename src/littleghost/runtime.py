@@ -15,7 +15,7 @@ import msgspec
 
 from littleghost import data, telemetry, transcript
 from littleghost.cancellation import CancellationToken, Deadline
-from littleghost.content import Document, Image, Text
+from littleghost.content import Document, Image, Text, ToolUse
 from littleghost.errors import ConfigurationError, SessionBusyError, SessionNotFoundError
 from littleghost.message import Message
 from littleghost.models.contract import Model
@@ -44,6 +44,7 @@ from littleghost.runs.stopping import stoppable, undisturbed
 from littleghost.runs.streaming import Channel, RunStream
 from littleghost.runs.tracing import Content, Redactor, agent_span
 from littleghost.runs.underway import Underway, UnderwayRun, held
+from littleghost.runs.waiting import pending_in
 from littleghost.sessions.contract import SessionStore
 from littleghost.sessions.session import Session
 from littleghost.tools.contract import Approval, RunContext, Tool, Toolset
@@ -387,6 +388,19 @@ class Runtime:
             results,
         )
 
+    async def pending(self, *, session_id: object, actor_id: object = None) -> tuple[ToolUse, ...]:
+        """Return the calls that a session waits for, as `Run.pending` of its suspended run has them; ``()`` where none waits.
+
+        It reads only: no agent, no lease, no commit.
+
+        Raises:
+            SessionNotFoundError: There is no such session for this actor.
+        """
+        session = self.session(session_id, actor_id=actor_id)
+        if await session.load() is None:
+            raise _no_session(session)
+        return pending_in(await session.journal(), Notes.read(await session.metadata()))
+
     @asynccontextmanager
     async def stream(
         self,
@@ -518,9 +532,7 @@ class Runtime:
                 if exists and outer is not None:
                     new = None  # an earlier attempt at this very call has said it
                 if new is None and not exists:
-                    raise SessionNotFoundError(
-                        f"there is no session {session.id!r} for this actor", id=session.id
-                    )
+                    raise _no_session(session)
                 book.messages = await session.journal()
                 book.stored = len(book.messages)
                 context.state = await session.state()
@@ -769,6 +781,10 @@ def _new_message(message: Any) -> Message:
             "message may hold text, images and documents; tool calls and results come from runs"
         )
     return new
+
+
+def _no_session(session: Session) -> SessionNotFoundError:
+    return SessionNotFoundError(f"there is no session {session.id!r} for this actor", id=session.id)
 
 
 def _takes_argument(factory: Callable[..., Any]) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from littleghost.cancellation import CancellationToken
+    from littleghost.content import ToolUse
     from littleghost.events import Event
     from littleghost.message import Message
     from littleghost.prices import Prices
@@ -652,6 +653,10 @@ class Runtime:
             results=results,
         )
         return run
+
+    def pending(self, *, session_id: object, actor_id: object = None) -> tuple[ToolUse, ...]:
+        """Do what `littleghost.Runtime.pending` does."""
+        return portal.call(self._runtime.pending, session_id=session_id, actor_id=actor_id)
 
     @contextmanager
     def stream(

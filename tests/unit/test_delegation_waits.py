@@ -71,6 +71,7 @@ async def test_what_the_inner_run_waits_for_the_outer_run_waits_for(levels: int)
             await runtime.ask(shop(done, levels), "And?", session_id="s")
         again = await runtime.resume(shop(done, levels), session_id="s")
         assert (again.outcome, again.pending) == ("suspended", run.pending)
+        assert await runtime.pending(session_id="s") == run.pending
         half = await runtime.resume(shop(done, levels), session_id="s", approvals={f"{path}o": True})
         assert half.outcome == "suspended"
         assert [call.id for call in half.pending] == [f"{path}n"]

@@ -16,6 +16,7 @@ from littleghost import (
     ConfigurationError,
     ConflictError,
     DataError,
+    Hooks,
     Image,
     MemoryStore,
     Message,
@@ -26,6 +27,7 @@ from littleghost import (
     Runtime,
     Session,
     SessionBusyError,
+    SessionNotFoundError,
     SessionStore,
     SessionSuspendedError,
     SQLiteStore,
@@ -481,6 +483,81 @@ async def test_a_tool_may_wait_for_answers_itself(store: SessionStore) -> None:
         assert ran[-1] == ({}, {"y": "7"})
 
 
+class Cheaper(Hooks):
+    def before_tool(self, context: RunContext, call: ToolUse) -> ToolUse | None:
+        if call.name != "order" or call.input.get("sku") != "B2":
+            return None
+        return ToolUse(id=call.id, name=call.name, input={"sku": "B2", "count": 1})
+
+
+@tool(external=True, needs_approval=True)
+async def sign(document: str) -> str:
+    """Have a document signed."""
+    raise AssertionError("an external tool was run")
+
+
+async def test_what_waits_can_be_looked_at_without_going_on(store: SessionStore) -> None:
+    done.clear()
+    asked = answer(
+        ("d", "delegate", {}),
+        ("b", "order", {"sku": "B2", "count": 2}),
+        ("s", "sign", {"document": "lease"}),
+        ("l", "look", {"sku": "A7"}),
+    )
+    uses = agent(asked, "So be it.", tools=[Delegate(), look, order, sign], hooks=[Cheaper()])
+    async with store, Runtime(session_store=store) as runtime:
+        with pytest.raises(SessionNotFoundError):
+            await runtime.pending(session_id="s")
+        with pytest.raises(ConfigurationError):
+            await runtime.pending(session_id=None)
+        run = await runtime.ask(uses, "Go.", session_id="s", actor_id="u")
+        with pytest.raises(SessionNotFoundError):
+            await runtime.pending(session_id="s", actor_id="another")
+        before = await Session(id="s", store=store, actor_id="u").load()
+        async with Session(id="s", store=store, actor_id="u").synchronize():  # as while a run is under way
+            seen = await runtime.pending(session_id="s", actor_id="u")
+        assert [call.id for call in seen] == ["d/x", "d/y", "b", "s"]
+        assert {call.id: call for call in seen} == {call.id: call for call in run.pending}
+        assert seen[2].input == {"sku": "B2", "count": 1}, "as the hook changed it"
+        again = await runtime.resume(uses, session_id="s", actor_id="u")
+        assert seen == again.pending
+        assert await Session(id="s", store=store, actor_id="u").load() == before
+
+        changed = {"s": Approval(approved=True, arguments={"document": "rent"}), "d/x": True}
+        half = await runtime.resume(uses, session_id="s", actor_id="u", approvals=changed)
+        seen = await runtime.pending(session_id="s", actor_id="u")
+        assert {call.id: call for call in seen} == {call.id: call for call in half.pending}
+        assert [call.id for call in seen] == ["d/y", "b", "s"]
+        assert seen[2].input == {"document": "rent"}, "as the person changed it"
+
+        last = await runtime.resume(
+            uses, session_id="s", actor_id="u", approvals={"b": False}, results={"d/y": 7, "s": "signed"}
+        )
+        assert last.outcome == "completed"
+        assert await runtime.pending(session_id="s", actor_id="u") == ()
+
+
+async def test_a_call_that_was_approved_and_then_cut_off_waits_no_more() -> None:
+    store, started = MemoryStore(), asyncio.Event()
+
+    @tool(needs_approval=True)
+    async def slow() -> str:
+        """Take long."""
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    uses = agent(answer(("a", "slow", {}), ("b", "slow", {})), tools=[slow])
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(uses, "Go.", session_id="s")
+        going = asyncio.create_task(runtime.resume(uses, session_id="s", approvals={"a": True}))
+        await started.wait()
+        seen = await runtime.pending(session_id="s")  # which is what a killed process leaves as well
+        assert [call.id for call in seen] == ["b"]
+        going.cancel()
+        await asyncio.wait([going])
+
+
 @pytest.mark.parametrize("kind", ["memory", "batch"])
 async def test_streamed_and_plain_and_sync_are_the_same(kind: str) -> None:
     given = [
@@ -529,6 +606,7 @@ async def test_streamed_and_plain_and_sync_are_the_same(kind: str) -> None:
         with sync.Runtime(session_store=new_store()) as runtime:
             uses = agent(*script, "Done.")
             runs = [runtime.ask(uses, "Go.", session_id="s")]
+            assert runtime.pending(session_id="s") == runs[0].pending
             runs += [runtime.resume(uses, session_id="s", **each) for each in given]  # type: ignore[arg-type]
         return [seen(run) for run in runs]
 

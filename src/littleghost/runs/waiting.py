@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,10 +12,11 @@ from msgspec import Struct
 from littleghost import transcript
 from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import ConfigurationError
+from littleghost.message import Message
 from littleghost.runs.effects import Given, ToolTraits
-from littleghost.runs.notes import Answer, Inner, Wait
+from littleghost.runs.notes import Answer, Inner, Notes, Wait
 
-__all__ = ["Fate", "changed_note", "decide", "effective", "waits_for"]
+__all__ = ["Fate", "changed_note", "decide", "effective", "pending_in", "waits_for"]
 
 NO_ANSWERS: Mapping[str, Answer] = MappingProxyType({})
 
@@ -84,6 +85,17 @@ def decide(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -
         return Fate(wait=wait, result=_no_tool(call))
     edited = fresh.arguments is not None
     return Fate(wait=wait, run=effective(call, wait), told=_told(wait), edited=edited)
+
+
+def pending_in(messages: Sequence[Message], notes: Notes) -> tuple[ToolUse, ...]:
+    """Return what is to be answered in a conversation, as far as its runs have noted it, in call order."""
+    waits = notes.approvals.get(str(transcript.open_turn(messages)), {})
+    found: list[ToolUse] = []
+    for call in transcript.unsettled(messages):
+        if call.id in waits:
+            # Whether a call waits is not a question of its tool; that matters where it is settled.
+            found += decide(call, waits[call.id], None, Given({}, {})).pending
+    return tuple(found)
 
 
 def _with_inner(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -> Fate:
