@@ -203,6 +203,16 @@ async def test_changed_arguments_are_checked_first_and_told(store: SessionStore)
         )
 
 
+async def test_arguments_as_they_were_shown_are_no_change(store: SessionStore) -> None:
+    async with store, Runtime(session_store=store) as runtime:
+        run = await runtime.ask(agent(BOTH, hooks=[Cheaper()]), "Order.", session_id="s")
+        shown = {call.id: Approval(approved=True, arguments=call.input) for call in run.pending}
+        run = await runtime.resume(agent("Done."), session_id="s", approvals=shown)
+    assert ran == ["A7", ("A7", 1), ("B2", 1)]
+    assert texts(run)["a"] == "ordered 1 of A7"
+    assert texts(run)["b"].endswith("Note: the application changed the arguments of this call before it ran.")
+
+
 async def test_results_from_elsewhere(store: SessionStore) -> None:
     asked = answer(("w", "weigh", {"sku": "A7"}), ("x", "weigh", {"sku": "B2"}), ("y", "weigh", {"sku": "C"}))
     async with store, Runtime(session_store=store) as runtime:

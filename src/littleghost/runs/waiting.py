@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from littleghost import transcript
+from littleghost import data, transcript
 from littleghost.content import ToolResult, ToolUse, made_of
 from littleghost.errors import ConfigurationError
 from littleghost.message import Message
@@ -78,6 +78,8 @@ def decide(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -
         raise ConfigurationError(
             f"approvals[{call.id!r}]: the call waits for its result, not for approval; answer it with results=…"
         )
+    if fresh.arguments == _packed(effective(call, wait)):
+        fresh = msgspec.structs.replace(fresh, arguments=None)  # what was shown, and so no change
     wait = msgspec.structs.replace(wait, answer=fresh)
     if wait.external:
         return Fate(wait=wait, pending=(effective(call, wait),))
@@ -156,6 +158,10 @@ def effective(call: ToolUse, wait: Wait) -> ToolUse:
     if changed is None:
         return call
     return made_of(ToolUse, id=call.id, name=call.name, input=msgspec.json.decode(changed))
+
+
+def _packed(call: ToolUse) -> str:
+    return data.pack_object(call.input, "arguments").decode()
 
 
 def waits_for(call: ToolUse, wait: Wait) -> tuple[ToolUse, ...]:
