@@ -37,7 +37,7 @@ class Approval(Struct, frozen=True):
     Attributes:
         approved: Whether it may run.
         arguments: In place of the arguments shown, where the person changed them. They are checked as the model's are, and the model is
-            told.
+            told. Those that were shown are no change; given all the same, they are what runs, whatever waits under this id by now.
         reason: Why not, for the model.
     """
 
