@@ -39,11 +39,22 @@ def checked_answers(
         DataError: A result has no exact JSON form.
     """
     by_name = {tool.name: tool for tool in tools}
+    _check_known({*(approvals or ()), *(results or ())}, messages)
     named = {call.id: by_name.get(call.name) for call in transcript.unsettled(messages)}
     return Given(
         {id: _answer(id, given, named.get(id)) for id, given in _items(approvals, "approvals")},
         {id: fitted(_result(id, given), result_tokens) for id, given in _items(results, "results")},
     )
+
+
+def _check_known(ids: set[Any], messages: Sequence[Message]) -> None:
+    """Raise `ConfigurationError` where the conversation has no call, nor one inside of one, with any of these ids."""
+    made = {call.id for message in messages for call in message.tool_uses}
+    if ids and not any(id in made or str(id).startswith(tuple(f"{call}/" for call in made)) for id in ids):
+        names = ", ".join(sorted(map(repr, ids)))
+        raise ConfigurationError(
+            f"there is no call {names} in this session; Run.pending has the ids of those that wait"
+        )
 
 
 def _items(answers: Any, name: str) -> list[tuple[str, Any]]:
