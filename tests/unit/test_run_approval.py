@@ -647,3 +647,23 @@ async def test_an_answer_in_a_type_waits_for_the_calls_beside_it(store: SessionS
         ended = await runtime.resume(uses(), session_id="s", approvals={"a": True})
         assert (ended.outcome, ended.output, ended.steps) == ("completed", Total(total=2), 0)
         assert ran == [("A7", 1)]
+
+
+@pytest.mark.parametrize("given", [{"approvals": {"typo": True}}, {"results": {"typo": "done"}}])
+async def test_an_answer_to_no_call_at_all_is_a_mistake(given: Any) -> None:
+    call = ToolUse(id="c1", name="gated", input={})
+
+    @tool(needs_approval=True)
+    async def gated() -> str:
+        """Gated."""
+        return "done"
+
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        agent = Agent(ScriptedModel([Message.assistant([call]), "Done."]), tools=[gated])
+        await runtime.ask(agent, "Go.", session_id="s")
+        before = await runtime.session("s").load()
+        with pytest.raises(ConfigurationError, match="there is no call 'typo' in this session"):
+            await runtime.resume(agent, session_id="s", **given)
+        assert await runtime.session("s").load() == before
+        assert (await runtime.resume(agent, session_id="s", approvals={"c1": True})).text == "Done."
+        assert (await runtime.resume(agent, session_id="s", approvals={"c1": True})).text == "Done."

@@ -21,6 +21,7 @@ from littleghost import (
     MemoryStore,
     Message,
     ModelEnded,
+    ModelStarted,
     Prices,
     Run,
     RunContext,
@@ -31,6 +32,7 @@ from littleghost import (
     Spent,
     SQLiteStore,
     Text,
+    TextDelta,
     ToolError,
     ToolResult,
     ToolRetry,
@@ -381,3 +383,31 @@ def test_a_price_is_that_of_who_is_paid_and_of_how_long_is_cached() -> None:
     costs = [price_of(model, None, limits, None) for model in (brief, long)]
     assert all(costs)
     assert costs[0](usage) < costs[1](usage)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("words", [0, 3])
+async def test_who_hangs_up_has_used_the_budget_all_the_same(words: int) -> None:
+    async def endless(_: Any) -> Any:
+        for _ in range(words):
+            yield TextDelta(text="word " * 20)
+        await asyncio.Event().wait()
+
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        agent = Agent(FunctionModel(endless), budget=Budget(tokens=100))
+        question, used = "Go on, and on. " * 10, [0]
+        for _ in range(50):
+            async with runtime.stream(agent, question, session_id="s") as events:
+                async for event in events:
+                    if isinstance(
+                        event, RunEnded if used[-1] >= 100 else TextDelta if words else ModelStarted
+                    ):
+                        break
+            used.append((await runtime.session("s").metadata())["littleghost"]["spent"].get("tokens", 0))
+            if used[-2] >= 100:
+                break
+        assert used == sorted(used)
+        assert 30 <= used[1] < 200
+        run = await runtime.ask(agent, "More.", session_id="s")
+        assert (run.outcome, run.steps) == ("partial", 0)
+        assert isinstance(run.error, LimitExceededError)
+        assert run.error.limit == "tokens"

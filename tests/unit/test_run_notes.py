@@ -9,6 +9,7 @@ import pytest
 
 from littleghost import (
     Agent,
+    Budget,
     ConfigurationError,
     MemoryStore,
     Message,
@@ -89,3 +90,38 @@ async def test_a_run_goes_on_with_an_agent_of_the_same_name() -> None:
         assert (await runtime.resume(Agent(ScriptedModel([]), name="shop"), session_id="s")).text == "Hello."
         await runtime.ask(Agent(ScriptedModel(["Hello."])), "Hi.", session_id="s")
         assert "agent" not in await notes(store)
+
+
+async def test_an_application_that_writes_metadata_leaves_the_notes() -> None:
+    store = MemoryStore()
+    async with Runtime(session_store=store) as runtime:
+        agent = Agent(ScriptedModel(["one", "two", "three"]), budget=Budget(turns=2))
+        await runtime.ask(agent, "Go.", session_id="s")
+        session = runtime.session("s")
+        noted = (await session.metadata())["littleghost"]
+        await session.append([], metadata={"title": "t"})
+        assert await session.metadata() == {"title": "t", "littleghost": noted}
+        await session.replace(await session.history(), metadata={"title": "u"})
+        await session.checkpoint(await session.history(), metadata={})
+        assert await runtime.session("s").metadata() == {"littleghost": noted}
+        await runtime.ask(agent, "Go.", session_id="s")
+        assert (await runtime.ask(agent, "Go.", session_id="s")).outcome == "partial"
+        await session.reload()
+        await session.append([], metadata={"littleghost": {}})  # who means it can
+        assert await session.metadata() == {"littleghost": {}}
+
+
+async def test_a_projection_does_not_tell_the_notes() -> None:
+    told: list[Any] = []
+
+    class Projecting(MemoryStore):
+        async def project_conversation(self, id: str, **given: Any) -> None:
+            told.append(given["metadata"])
+
+    store = Projecting()
+    async with Runtime(session_store=store) as runtime:
+        await runtime.ask(Agent(ScriptedModel(["one"])), "Go.", session_id="s")
+    session = Session(id="s", store=store)
+    await session.append([], metadata={"title": "t"})
+    await session.project_conversation(await session.history())
+    assert told == [{"title": "t"}]

@@ -38,12 +38,24 @@ def checked_answers(
         ConfigurationError: One is not what can be answered; the error names it.
         DataError: A result has no exact JSON form.
     """
+    approved, done = _items(approvals, "approvals"), _items(results, "results")
+    _check_known({id for id, _ in (*approved, *done)}, messages)
     by_name = {tool.name: tool for tool in tools}
     named = {call.id: by_name.get(call.name) for call in transcript.unsettled(messages)}
     return Given(
-        {id: _answer(id, given, named.get(id)) for id, given in _items(approvals, "approvals")},
-        {id: fitted(_result(id, given), result_tokens) for id, given in _items(results, "results")},
+        {id: _answer(id, given, named.get(id)) for id, given in approved},
+        {id: fitted(_result(id, given), result_tokens) for id, given in done},
     )
+
+
+def _check_known(ids: set[str], messages: Sequence[Message]) -> None:
+    """Raise `ConfigurationError` where the conversation has no call, nor one inside of one, with any of these ids."""
+    made = {call.id for message in messages for call in message.tool_uses}
+    if ids and not any(id in made or id.startswith(tuple(f"{call}/" for call in made)) for id in ids):
+        names = ", ".join(sorted(map(repr, ids)))
+        raise ConfigurationError(
+            f"there is no call {names} in this session; Run.pending has the ids of those that wait"
+        )
 
 
 def _items(answers: Any, name: str) -> list[tuple[str, Any]]:

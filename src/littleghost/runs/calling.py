@@ -103,6 +103,7 @@ class ModelCalls:
             events.ModelStarted(step=effect.step, model=self._model.name, purpose=self._purpose)
         )
         ended: list[Usage] = []
+        sent = self._stopping.error is None
         try:
             with model_span(self._model, request, self._content) as span:
                 hooks = self._hooks
@@ -115,7 +116,8 @@ class ModelCalls:
                 span.answered(answer)
                 return answer
         except Stopped:
-            return Interrupted(cast("Exception", self._stopping.error), self._written(heard))
+            used = None if not sent else _estimated(request, heard)
+            return Interrupted(cast("Exception", self._stopping.error), self._written(heard), usage=used)
         except HookFailed as failure:
             return Failed(failure.error, "".join(heard), ended[0] if ended else None)
         except (ConfigurationError, StoreError):
@@ -128,8 +130,8 @@ class ModelCalls:
             if not isinstance(error, Exception):
                 fault = ModelError(f"{self._model.name} failed ({type(error).__name__})")
                 fault.__cause__ = error
-                return Failed(fault, self._written(heard))
-            return Failed(error, self._written(heard))
+                error = fault
+            return Failed(error, self._written(heard), _estimated(request, heard) if heard else None)
 
     def _written(self, heard: list[str]) -> str:
         """Return what there is of an answer; half a summary is nothing."""
@@ -188,3 +190,14 @@ class ModelCalls:
     def _show(self, value: Any) -> None:
         if value is not msgspec.UNSET:
             self._emitter.emit(events.OutputDelta(value=value))
+
+
+def _estimated(request: ModelRequest, heard: Sequence[str]) -> Usage:
+    """Return about what a call cost that ended before its provider could say so."""
+    from littleghost.runs.compaction import fixed_size, size_of  # most runs do without it
+
+    read = sum(map(size_of, request.messages))
+    return Usage(
+        input_tokens=read + fixed_size(None, request.tools),
+        output_tokens=size_of(Message.assistant("".join(heard))),
+    )

@@ -122,7 +122,7 @@ Effect = CommitMessages | CallModel | Summarise | CheckCalls | StartTools | Awai
 
 
 class Failed(Struct, frozen=True):
-    """A model call failed, after it streamed ``text``; ``usage`` where it had ended all the same."""
+    """A model call failed, after it streamed ``text``; ``usage`` where it had ended all the same, or as far as it can be estimated."""
 
     error: Exception
     text: str = ""
@@ -143,11 +143,12 @@ class Waiting(Struct, frozen=True, gc=False):
 
 
 class Interrupted(Struct, frozen=True):
-    """The run was told to stop: what the model streamed so far, or the tools that ended all the same."""
+    """The run was told to stop: what the model streamed so far and an estimate of its cost, or the tools that ended all the same."""
 
     error: Exception
     text: str = ""
     results: tuple[ToolResult | Waiting, ...] = ()
+    usage: Usage | None = None
 
 
 class Given(Struct, frozen=True):

@@ -109,9 +109,11 @@ def turns(
             answer = yield from view.call(book, lambda: _limit(book, limits, budget))
         if type(answer) is not ModelEnded:
             text = transcript.repair(answer.text)
-            if type(answer) is Failed and answer.usage is not None:
+            if answer.usage is not None:
                 book.count(answer.usage, price(answer.usage) if price else None)
             yield from _keep(book, text, "failed" if type(answer) is Failed else "stopped")
+            if not text and answer.usage is not None and (budget or book.notes.spent) is not None:
+                yield CommitMessages(())  # whoever hangs up has used it all the same
             return ending_of(answer.error, text or book.text)
         book.count(answer.usage, price(answer.usage) if price else None)
         ended = yield from _take(book, answer, calls, answers)

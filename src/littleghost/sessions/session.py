@@ -195,8 +195,8 @@ class Session:
     async def metadata(self) -> dict[str, Any]:
         """Return the stored metadata, or the constructor's for a new session.
 
-        Under ``littleghost`` runs keep what they have to know of the session. Who writes metadata, which is always written whole, should
-        change what this returns and leave that key in it: without it, an answer to a waiting call, a budget and the like are forgotten.
+        Under ``littleghost`` runs keep what they have to know of the session: what waits for an answer, what a budget has been used of, and
+        the like. Metadata is written whole, but for that key: it stays where what is written does not have it.
         """
         return data.unpack((await self._read()).metadata)
 
@@ -389,9 +389,11 @@ class Session:
         Only reasoning is removed. Leave out system and transient messages, and whatever else should stay here.
         """
         _, view = pack_messages([message.without_reasoning() for message in _given(messages)])
-        chosen = data.unpack(
-            (await self._read()).metadata if metadata is UNSET else data.pack_object(metadata, "metadata")
-        )
+        if metadata is UNSET:
+            chosen = data.unpack((await self._read()).metadata)
+            chosen.pop(transcript.MARK, None)  # the library's notes are not for others
+        else:
+            chosen = data.unpack(data.pack_object(metadata, "metadata"))
         await self._call(
             "project_conversation",
             self.operation_id,
@@ -502,7 +504,7 @@ class Session:
             messages=plain,
             body=body,
             state=known.state if state is UNSET else data.pack_object(state, "state"),
-            metadata=known.metadata if metadata is UNSET else data.pack_object(metadata, "metadata"),
+            metadata=known.metadata if metadata is UNSET else _with_notes(metadata, known.metadata),
             commit_id=os.urandom(16).hex() if commit_id is None else commit_id,
             named=commit_id is not None,
         )
@@ -646,6 +648,15 @@ def _as_text(value: object, name: str) -> str:
     if nameless or isinstance(value, bytes | bytearray | list | tuple | dict | set | frozenset):
         raise ConfigurationError(f"{name} must be text, a number or a UUID, not {data.kind(value)}")
     return data.check_text(str(value), name)
+
+
+def _with_notes(given: Any, known: bytes) -> bytes:
+    """Return metadata, packed, with the library's notes of the session in it, unless it has its own."""
+    packed = data.pack_object(given, "metadata")
+    if transcript.MARK in given or transcript.MARK.encode() not in known:
+        return packed
+    notes = data.unpack(known).get(transcript.MARK)
+    return packed if notes is None else data.pack_object({**given, transcript.MARK: notes}, "metadata")
 
 
 def _given(messages: Messages) -> list[Message]:
