@@ -54,7 +54,7 @@ def _check_known(ids: set[str], messages: Sequence[Message]) -> None:
     if ids and not any(id in made or id.startswith(tuple(f"{call}/" for call in made)) for id in ids):
         names = ", ".join(sorted(map(repr, ids)))
         raise ConfigurationError(
-            f"there is no call {names} in this session; Run.pending has the ids of those that wait"
+            f"there is no call {names} in this session; Runtime.pending has the ids of those that wait"
         )
 
 
