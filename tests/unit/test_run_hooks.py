@@ -446,3 +446,19 @@ async def test_a_tool_that_waits_runs_again_with_what_a_hook_made_of_its_call() 
         run = await runtime.resume(agent, session_id="s", results={"c/i": "stamped"})
     assert (run.outcome, ran) == ("completed", ["us", "us"])
     assert "application changed" in texts(run)[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["before_run", "before_model", "after_model", "before_tool", "after_tool", "after_run"]
+)
+async def test_a_hook_whose_own_work_was_cancelled_cancels_nobody_else(name: str) -> None:
+    async def waits(self: Hooks, *given: Any) -> None:
+        task = asyncio.create_task(asyncio.sleep(3600))
+        task.cancel()
+        await task
+
+    hook = type("Waits", (Hooks,), {name: waits})()
+    run = await Agent(ScriptedModel([calls(1), "Done."]), tools=[pay], hooks=[hook]).ask("Pay.")
+    assert (run.outcome, str(run.error)) == ("failed", "Waits.waits was cancelled from within")
+    if name == "after_tool":
+        assert "withheld" in texts(run)[0]

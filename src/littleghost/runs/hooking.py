@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -131,6 +132,12 @@ async def _call(method: Callable[..., Any], *arguments: Any) -> Any:
         if method.__name__ in ("before_tool", "after_tool"):
             raise
         raise HookFailed(error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        fault = RuntimeError(f"{_name(method)} was cancelled from within")  # by nobody who may stop the run
+        raise HookFailed(fault) from error
     except Exception as error:
         raise HookFailed(error) from error
 
