@@ -44,6 +44,7 @@ pickling and copying.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 __all__ = [
@@ -301,6 +302,8 @@ class ToolRetry(ToolError):
     after: float | None = None
 
     def __init__(self, message: str = "", after: float | None = None, **fields: Any) -> None:
+        if after is not None and (not isinstance(after, int | float) or math.isnan(after)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"after must be a number of seconds, not {after!r}")
         super().__init__(message, after=after, **fields)
 
 

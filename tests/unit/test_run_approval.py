@@ -256,6 +256,27 @@ async def test_an_external_call_may_need_approval_first() -> None:
         assert "A8" in texts(run)["s"]
 
 
+async def test_a_result_counts_only_for_what_was_approved() -> None:
+    @tool(external=True, needs_approval=True)
+    async def ship(sku: str) -> str:
+        raise AssertionError
+
+    def begun() -> Agent:
+        return agent(answer(("s", "ship", {"sku": "A7"})), "Well.", tools=[ship])
+
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        for id, approval in (("no", False), ("yes", Approval(approved=True, arguments={"sku": "A8"}))):
+            uses = begun()
+            await runtime.ask(uses, "Ship.", session_id=id)
+            with pytest.raises(
+                ConfigurationError, match=r"results\['s'\]: the call waits for approval first"
+            ):
+                await runtime.resume(uses, session_id=id, results={"s": "done"})
+            run = await runtime.resume(uses, session_id=id, approvals={"s": approval}, results={"s": "done"})
+            assert ("done" in texts(run)["s"], "A8" in texts(run)["s"]) == ((id == "yes"), (id == "yes"))
+            assert ("did not approve" in texts(run)["s"]) == (id == "no")
+
+
 async def test_whether_a_call_needs_approval_may_depend_on_its_arguments(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -25,6 +25,7 @@ from littleghost import (
     Session,
     Text,
     ToolError,
+    ToolPending,
     ToolResult,
     ToolUse,
     Usage,
@@ -349,3 +350,115 @@ async def test_a_hook_is_cancelled_with_its_run(place: str, how: str) -> None:
 def test_hooks_are_hooks() -> None:
     with pytest.raises(ConfigurationError, match="hooks must be a list of Hooks"):
         Agent(ScriptedModel([]), hooks=[print])  # type: ignore[list-item]
+
+
+async def test_what_a_hook_does_to_its_copies_reaches_no_transcript() -> None:
+    class Meddling(Hooks):
+        def before_model(self, context: RunContext[Any], request: ModelRequest) -> None:
+            request.settings["secret"] = True
+            for message in request.messages:
+                for call in message.tool_uses:
+                    call.input["to"] = "before_model"
+
+        def after_model(self, context: RunContext[Any], message: Message, usage: Usage) -> None:
+            for call in message.tool_uses:
+                call.input["to"] = "after_model"
+
+        def before_tool(self, context: RunContext[Any], call: ToolUse) -> ToolUse | None:
+            call.input["to"] = "before_tool"
+            return call if call.input["amount"] == 2 else None
+
+        def after_tool(self, context: RunContext[Any], call: ToolUse, result: ToolResult) -> None:
+            call.input["to"] = "after_tool"
+
+    model = ScriptedModel([calls(1, 2), "Done."])
+    run = await Agent(model, tools=[pay], hooks=[Meddling()]).ask("Pay.")
+    assert [call.input for call in run.messages[1].tool_uses] == [{"amount": 1}, {"amount": 2}]
+    assert sorted(ran) == [
+        (1, "us"),
+        (2, "before_tool"),
+    ]  # what it returned counts, and the model learns that
+    assert ["application changed" in result.content[-1].text for result in run.messages[2].tool_results] == [
+        False,
+        True,
+    ]
+
+
+async def test_a_hook_may_return_the_call_that_it_was_shown() -> None:
+    class Allows(Hooks):
+        def before_tool(self, context: RunContext[Any], call: ToolUse) -> ToolUse:
+            return call
+
+    wrong = Message.assistant([ToolUse(id="c", name="pay", input={"amount": "much"})])
+    run = await Agent(ScriptedModel([wrong, "Done."]), tools=[pay], hooks=[Allows()]).ask("Pay.")
+    assert run.outcome == "completed"  # the arguments are the model's mistake, and not the hook's
+    assert "Expected `int`" in texts(run)[0]
+
+
+class Unasked(Hooks):
+    def before_tool(self, context: RunContext[Any], call: ToolUse) -> ToolUse | None:
+        them = call.input["to"] == "them"
+        return msgspec.structs.replace(call, input={"to": "us"}) if them else None
+
+
+async def test_hooks_see_what_a_person_changed_after_a_crash_too() -> None:
+    class DiesFirst(BaseException):
+        pass
+
+    @tool(needs_approval=lambda given: given["to"] == "?", idempotent=True)
+    async def send(to: str) -> str:
+        ran.append(to)
+        return "sent"
+
+    class Dies(MemoryStore):
+        async def append(self, *args: Any, **options: Any) -> Any:
+            commit = await super().append(*args, **options)
+            answers = str(options["metadata"])
+            if "them" in answers and not died:
+                died.append(True)
+                raise DiesFirst
+            return commit
+
+    died: list[bool] = []
+    asks = Message.assistant([ToolUse(id="c", name="send", input={"to": "?"})])
+    agent = Agent(ScriptedModel([asks, "Done."]), tools=[send], hooks=[Unasked()])
+    async with Runtime(session_store=Dies()) as runtime:
+        await runtime.ask(agent, "Send.", session_id="s")
+        edited = Approval(approved=True, arguments={"to": "them"})
+        with pytest.raises(DiesFirst):
+            await runtime.resume(agent, session_id="s", approvals={"c": edited})
+        run = await runtime.resume(agent, session_id="s")
+    assert (run.outcome, ran) == ("completed", ["us"])
+
+
+async def test_a_tool_that_waits_runs_again_with_what_a_hook_made_of_its_call() -> None:
+    @tool
+    async def send(to: str, context: RunContext[Any]) -> str:
+        ran.append(to)
+        if not context.results:
+            raise ToolPending([ToolUse(id="i", name="stamp", input={})])
+        return "sent"
+
+    asks = Message.assistant([ToolUse(id="c", name="send", input={"to": "them"})])
+    agent = Agent(ScriptedModel([asks, "Done."]), tools=[send], hooks=[Unasked()])
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        await runtime.ask(agent, "Send.", session_id="s")
+        run = await runtime.resume(agent, session_id="s", results={"c/i": "stamped"})
+    assert (run.outcome, ran) == ("completed", ["us", "us"])
+    assert "application changed" in texts(run)[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["before_run", "before_model", "after_model", "before_tool", "after_tool", "after_run"]
+)
+async def test_a_hook_whose_own_work_was_cancelled_cancels_nobody_else(name: str) -> None:
+    async def waits(self: Hooks, *given: Any) -> None:
+        task = asyncio.create_task(asyncio.sleep(3600))
+        task.cancel()
+        await task
+
+    hook = type("Waits", (Hooks,), {name: waits})()
+    run = await Agent(ScriptedModel([calls(1), "Done."]), tools=[pay], hooks=[hook]).ask("Pay.")
+    assert (run.outcome, str(run.error)) == ("failed", "Waits.waits was cancelled from within")
+    if name == "after_tool":
+        assert "withheld" in texts(run)[0]

@@ -273,6 +273,16 @@ async def test_a_tool_that_asks_for_it_is_run_again_in_place() -> None:
         assert run.state == {"tries": 1}, "what an attempt that failed did to the state is gone"
 
 
+@pytest.mark.parametrize("after", ["2", float("nan")])
+async def test_a_wait_that_is_no_number_is_the_mistake_of_the_tool(after: Any) -> None:
+    @tool
+    async def busy() -> str:
+        raise ToolRetry("busy", after=after)
+
+    run = await Agent(ScriptedModel([call({}, name="busy"), "Done."]), tools=[busy]).ask("Go.")
+    assert (run.outcome, results(run)[0].text) == ("completed", "Tool failed (TypeError)")
+
+
 async def test_there_is_no_second_try_beyond_the_deadline() -> None:
     @tool
     async def flaky() -> str:

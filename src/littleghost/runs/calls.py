@@ -420,6 +420,11 @@ class Calls:
         waits = plan.waits if plan.waits is not None else {}
         inner = {made.id: Inner(call=msgspec.json.encode(made).decode()) for made in outcome.calls}
         wait = msgspec.structs.replace(waits.get(call.id, Wait()), inner=inner)
+        made = next(each for each in plan.wanted if each.id == call.id)
+        if (
+            call.input != made.input
+        ):  # by a hook; an approved call ran with what a person made of it, or agreed to
+            wait = msgspec.structs.replace(wait, arguments=msgspec.json.encode(call.input).decode())
         plan.waits = {**waits, call.id: wait}
         plan.pending = [*plan.pending, *waits_for(call, wait)]
         self._note(position, plan.waits)

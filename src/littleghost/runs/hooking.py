@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
+
+import msgspec
 
 from littleghost import data
 from littleghost.content import ToolResult, ToolUse, made_of
@@ -67,7 +71,11 @@ class HookChain:
 
     async def before_model(self, request: ModelRequest) -> ModelRequest:
         """Return the request as the hooks will have it."""
-        for method in self._methods["before_model"]:
+        methods = self._methods["before_model"]
+        if methods:
+            messages = [_own(each) for each in request.messages]
+            request = msgspec.structs.replace(request, messages=messages, settings=dict(request.settings))
+        for method in methods:
             made = await _call(method, self._context(None), request)
             if made is not None:
                 request = _expected(made, (ModelRequest,), method)
@@ -76,7 +84,7 @@ class HookChain:
     async def after_model(self, message: Message, usage: Usage) -> None:
         """Call what is to be done with an answer."""
         for method in self._methods["after_model"]:
-            await _call(method, self._context(None), message, usage)
+            await _call(method, self._context(None), _own(message), usage)
 
     async def before_tool(self, call: ToolUse) -> ToolUse | ToolResult:
         """Return the call as the hooks will have it, or what answers it.
@@ -85,7 +93,7 @@ class HookChain:
             ToolError: A hook refuses it.
         """
         for method in self._methods["before_tool"]:
-            made = await _call(method, self._context(call), call)
+            made = await _call(method, self._context(call), _own_call(call))
             if made is None:
                 continue
             made = _expected(made, (ToolUse, ToolResult, str), method)
@@ -105,7 +113,7 @@ class HookChain:
             ToolError: It is to be this error instead.
         """
         for method in self._methods["after_tool"]:
-            made = await _call(method, self._context(call), call, result)
+            made = await _call(method, self._context(call), _own_call(call), result)
             if made is not None:
                 result = _result(call, _expected(made, (ToolResult,), method), method)
         return result
@@ -124,8 +132,26 @@ async def _call(method: Callable[..., Any], *arguments: Any) -> Any:
         if method.__name__ in ("before_tool", "after_tool"):
             raise
         raise HookFailed(error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        fault = RuntimeError(f"{_name(method)} was cancelled from within")  # by nobody who may stop the run
+        raise HookFailed(fault) from error
     except Exception as error:
         raise HookFailed(error) from error
+
+
+def _own(message: Message) -> Message:
+    """Return ``message`` for a hook, which may do what it likes with it: the arguments of calls are copies."""
+    if not message.tool_uses:
+        return message
+    content = [_own_call(block) if isinstance(block, ToolUse) else block for block in message.content]
+    return made_of(Message, message.role, tuple(content), message.metadata)
+
+
+def _own_call(call: ToolUse) -> ToolUse:
+    return made_of(ToolUse, id=call.id, name=call.name, input=deepcopy(call.input))
 
 
 def _expected(made: Any, kinds: tuple[type, ...], method: Callable[..., Any]) -> Any:
@@ -146,10 +172,12 @@ def _result(call: ToolUse, made: Any, method: Callable[..., Any]) -> ToolResult:
 
 def _with_input(call: ToolUse, arguments: Any, method: Callable[..., Any]) -> ToolUse:
     try:
-        plain = data.unpack(data.pack_object(arguments, f"{_name(method)}: input"))
+        packed = data.pack_object(arguments, f"{_name(method)}: input")
     except ValueError as error:
         raise HookFailed(error) from error
-    return made_of(ToolUse, id=call.id, name=call.name, input=plain)
+    if packed == data.pack(call.input):
+        return call  # a hook that returns what it was shown has changed nothing
+    return made_of(ToolUse, id=call.id, name=call.name, input=data.unpack(packed))
 
 
 def _name(method: Any) -> str:

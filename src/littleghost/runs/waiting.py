@@ -31,7 +31,6 @@ class Fate(Struct, kw_only=True):
         pending: What is to be answered.
         told: What to add to its result, whatever that is.
         given: The answers to what its tool waits for.
-        edited: Whether it is to run with arguments that a person changed just now.
     """
 
     wait: Wait
@@ -40,7 +39,12 @@ class Fate(Struct, kw_only=True):
     pending: tuple[ToolUse, ...] = ()
     told: str | None = None
     given: Mapping[str, Answer] = NO_ANSWERS
-    edited: bool = False
+
+    @property
+    def edited(self) -> bool:
+        """Whether it is to run with arguments that a person changed. Hooks see these before each start, and what they say is not kept."""
+        answer = self.wait.answer
+        return self.run is not None and answer is not None and answer.arguments is not None
 
 
 def decide(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -> Fate:
@@ -62,11 +66,17 @@ def decide(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -
         # It was answered before, by a run that did not live to record the result.
         return _refused(call, wait, answer) if not answer.approved else _settled(call, wait, traits)
     result, fresh = given.results.get(call.id), given.approvals.get(call.id)
-    if result is not None:
-        if not wait.external:
-            raise ConfigurationError(
-                f"results[{call.id!r}]: the call waits for approval, not for a result; answer it with approvals=…"
-            )
+    if result is not None and not wait.external:
+        raise ConfigurationError(
+            f"results[{call.id!r}]: the call waits for approval, not for a result; answer it with approvals=…"
+        )
+    if result is not None and (fresh is None or fresh.approved):
+        if wait.approval and answer is None:
+            if fresh is None:
+                raise ConfigurationError(
+                    f"results[{call.id!r}]: the call waits for approval first; answer it with approvals=…"
+                )
+            wait = msgspec.structs.replace(wait, answer=fresh)
         return Fate(wait=wait, result=result, told=_told(wait))
     if fresh is None or answer is not None:
         if fresh is not None and not fresh.approved:
@@ -85,8 +95,7 @@ def decide(call: ToolUse, wait: Wait, traits: ToolTraits | None, given: Given) -
         return Fate(wait=wait, pending=(effective(call, wait),))
     if traits is None:
         return Fate(wait=wait, result=_no_tool(call))
-    edited = fresh.arguments is not None
-    return Fate(wait=wait, run=effective(call, wait), told=_told(wait), edited=edited)
+    return Fate(wait=wait, run=effective(call, wait), told=_told(wait))
 
 
 def pending_in(messages: Sequence[Message], notes: Notes) -> tuple[ToolUse, ...]:
