@@ -14,6 +14,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # What each must show; a new example is run too, and has its words here.
 SHOWS: dict[str, list[str]] = {
+    "approval.py": [
+        "suspended: [{'order': 'A7', 'amount': 900}]",
+        "1 refund {'order': 'A7', 'amount': 900}",
+        "exit status -",
+        "completed: The refund: The tool was interrupted",
+        "paid: ['900 for A7']",
+    ],
     "own_store.py": ["0 failed", "This is message 2.", "This is message 4."],
     "resuming_worker.py": [
         "the first worker: exit status",
@@ -53,6 +60,15 @@ def test_an_example_runs(name: str, tmp_path: Path):
     shown = run(name, tmp_path)
     for words in SHOWS[name]:
         assert words in shown
+
+
+def test_a_refund_that_is_refused_is_not_paid(tmp_path: Path):
+    assert "suspended" in run("approval.py", tmp_path, "ask")
+    shown = run("approval.py", tmp_path, "answer", "no")
+    assert "completed: The refund: The tool was not run" in shown
+    assert "There are photos of the full parcel." in shown
+    assert not (tmp_path / "paid.txt").exists()
+    assert run("approval.py", tmp_path, "pending") == ""
 
 
 def test_the_coding_agent_mends_the_program(tmp_path: Path, require: Callable[[object, str, str], None]):
