@@ -119,7 +119,7 @@ BROKEN = {
         async def late(self, messages, *rest):
             if any(message.tool_uses or message.tool_results for message in messages):
                 held.extend(messages)
-                return self._count, None
+                return self.count, None
             messages, held[:] = [*held, *messages], []
             return await commit(self, messages, *rest)
         SessionJournal.commit = late
