@@ -1,7 +1,7 @@
 """Spans, through the OpenTelemetry API where the application uses it, else at no cost.
 
-Nothing here imports OpenTelemetry. A span is recorded when the application has imported ``opentelemetry.trace`` itself,
-which whoever sets up an exporter does; until then every span is one shared object that does nothing. Names and attributes follow
+Nothing here imports OpenTelemetry. A span is recorded when the application has set a tracer provider, as whoever has an exporter does;
+until then every span is one shared object that does nothing. Names and attributes follow
 the GenAI semantic conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/) where they have a word for a thing.
 No message content is recorded here; `littleghost.runs.tracing` does it where an application asks for it.
 """
@@ -69,8 +69,19 @@ _UNCHANGED = nullcontext()
 
 
 def recording() -> bool:
-    """Whether the application uses OpenTelemetry, so that it is worth the while to say what a span is about."""
-    return "opentelemetry.trace" in sys.modules
+    """Whether the application has set up OpenTelemetry for spans, so that it is worth the while to make any."""
+    return _provided("opentelemetry.trace", "get_tracer_provider")
+
+
+def metering() -> bool:
+    """Whether the application has set up OpenTelemetry for metrics."""
+    return _provided("opentelemetry.metrics", "get_meter_provider")
+
+
+def _provided(module: str, getter: str) -> bool:
+    """Whether the API has a provider other than its own, which record nothing, and cost as much as if they did."""
+    api = sys.modules.get(module)
+    return api is not None and not type(getattr(api, getter)()).__module__.startswith(module)
 
 
 def span(
@@ -88,10 +99,9 @@ def span(
         kind: Whether it asks somebody else.
         link: A W3C ``traceparent`` value of another span that it has to do with.
     """
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return NOTHING
-    return _record(trace, name, attributes, kind, link)
+    return (
+        _record(sys.modules["opentelemetry.trace"], name, attributes, kind, link) if recording() else NOTHING
+    )
 
 
 @contextmanager

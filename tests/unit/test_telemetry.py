@@ -53,6 +53,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     yield exporter
     for span in exporter.get_finished_spans():
         assert SECRET not in span.to_json(), "content in a span"
@@ -516,6 +517,32 @@ def test_without_opentelemetry_spans_are_one_object_that_does_nothing(monkeypatc
         assert telemetry.current_operation() is None
     with pytest.raises(ZeroDivisionError), one:
         raise ZeroDivisionError
+
+
+async def test_where_nobody_has_set_up_an_exporter_spans_are_that_one_object_too(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a span for nobody")
+
+    monkeypatch.setattr(trace, "get_tracer", never)
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    assert telemetry.span("a") is telemetry.NOTHING
+    async with Runtime(session_store=MemoryStore()) as runtime:
+        run = await runtime.ask(agent(call("look"), "done"), "x", session_id="s")
+    assert run.text == "done"
+
+
+async def test_metrics_need_no_spans(monkeypatch: pytest.MonkeyPatch):
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
+    async with Runtime() as runtime:
+        await runtime.ask(agent("x"), "x")
+    data = reader.get_metrics_data()
+    assert data is not None
+    names = {metric.name for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert "gen_ai.client.operation.duration" in names
 
 
 def test_a_run_does_not_import_opentelemetry():

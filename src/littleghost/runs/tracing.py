@@ -183,7 +183,8 @@ def model_span(
     model: Model, request: ModelRequest, content: Content = NO_CONTENT
 ) -> AbstractContextManager[ModelSpan]:
     """Return the span of a model call."""
-    return _model_span(model, request, content) if telemetry.recording() else _UNHEARD
+    told = telemetry.recording() or telemetry.metering()
+    return _model_span(model, request, content) if told else _UNHEARD
 
 
 @contextmanager
@@ -326,9 +327,8 @@ HISTOGRAMS: dict[str, tuple[str, str, Sequence[float]]] = {
 
 def _histogram(name: str, value: float, attributes: Mapping[str, Any]) -> None:
     """Record ``value``, where the application has set up metrics."""
-    metrics = sys.modules.get("opentelemetry.metrics")
-    if metrics is not None:
-        _instrument(metrics.get_meter_provider(), name).record(value, attributes)
+    if telemetry.metering():
+        _instrument(sys.modules["opentelemetry.metrics"].get_meter_provider(), name).record(value, attributes)
 
 
 @lru_cache(maxsize=16)
