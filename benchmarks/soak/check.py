@@ -30,7 +30,8 @@ def check(
         book: The ledgers.
         final: What the store holds when nobody writes any more, of each session, in as many ways as it was read.
         strict_leases: Whether a lease cannot be lost, as where the operating system keeps it; else only what is written under it counts.
-        by_halves: Whether a session is deleted bit by bit, until nothing of it is left, so that what is begun meanwhile may go with it.
+        by_halves: Whether a session is deleted bit by bit, until nothing of it is left, so that what is begun meanwhile may go with it; and
+            whether a commit may be seen under two revisions, by who looks before it is acknowledged, as where a service writes twice.
     """
     checker = _Checker(book, final, by_halves=by_halves)
     checker.everything(strict_leases=strict_leases)
@@ -124,6 +125,11 @@ class _Checker:
                 operation.how == "refused" and (stays or not self._may_have_ended_under(operation))
             ):
                 self.fault(session, f"{operation} was refused, and is there as {read.revision}")
+            answered = max((one.done for one in operation.attempts if one.how == "ok"), default=0.0)
+            if operation.got is not None and self.by_halves and read.t0 < answered and not stays:
+                # The service wrote it twice, and this one was still to be taken back, or was taken by a deletion.
+                self.reads[session].remove(read)
+                continue
             if operation.got is not None:
                 self.fault(session, f"{operation} is there twice, as {operation.got} and {read.revision}")
             else:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarks.soak.agentcore import SERVICES, AgentCore
 from benchmarks.soak.check import check
-from benchmarks.soak.history import Book
+from benchmarks.soak.history import Book, Read
 from benchmarks.soak.run import Plan, soak
 
 
@@ -55,6 +55,27 @@ def test_a_deletion_may_take_what_is_begun_meanwhile_and_nothing_later(second: f
     book.add([*commit("a", 1.0), *deletion, *commit("b", second)])
     assert len(check(book, {}, by_halves=True)) == faults
     assert len(check(book, {}, by_halves=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("looked", "faults"), [(2.0, 0), (6.0, 1)], ids=["before it is acknowledged", "after that"]
+)
+def test_a_commit_may_be_seen_twice_until_it_is_acknowledged(looked: float, faults: int):
+    session = ("ann", "s")
+    asked = {"e": "sent", "t": 1.0, "op": "a", "kind": "append", "s": session, "lines": [], "rev": None}
+    done = {"e": "done", "t": 5.0, "op": "a", "how": "ok", "rev": "1-a", "n": 0}
+    saw = {"t": looked + 1, "t0": looked, "t1": looked + 1}
+    read = {"e": "read", **saw, "s": session, "rev": "1-b", "n": 0, "op": "a", "by": "a"}
+
+    def found(*, by_halves: bool) -> list[str]:
+        book = Book()
+        book.add([dict(line) for line in (asked, done, read)])
+        last = Read(session=session, t0=9.0, t1=10.0, revision="1-a", number=0, op="a", by="a")
+        return check(book, {session: [last]}, by_halves=by_halves)
+
+    assert len([fault for fault in found(by_halves=True) if "there twice" in fault]) == faults
+    assert len([fault for fault in found(by_halves=False) if "there twice" in fault]) == 1
+    assert faults or not found(by_halves=True)
 
 
 @pytest.mark.parametrize("seed", range(3))
