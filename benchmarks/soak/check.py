@@ -31,7 +31,8 @@ def check(
         final: What the store holds when nobody writes any more, of each session, in as many ways as it was read.
         strict_leases: Whether a lease cannot be lost, as where the operating system keeps it; else only what is written under it counts.
         by_halves: Whether a session is deleted bit by bit, until nothing of it is left, so that what is begun meanwhile may go with it; and
-            whether a commit may be seen under two revisions, by who looks before it is acknowledged, as where a service writes twice.
+            whether who looks before a commit is answered may see what is then taken back: one that came second, or one of two that a
+            service wrote for one.
     """
     checker = _Checker(book, final, by_halves=by_halves)
     checker.everything(strict_leases=strict_leases)
@@ -67,6 +68,8 @@ class _Checker:
         self.faults: list[str] = []
         self.operations = book.by_session()
         self.reads: dict[Key, list[Read]] = defaultdict(list)
+        self.twice: Counter[Key] = Counter()  # how often a commit was seen that was then taken back
+        self.passing: set[Operation] = set()  # those commits
         for read in sorted(book.reads, key=lambda read: read.t1):
             self.reads[read.session].append(read)
         self.sessions = {*self.operations, *self.reads, *final}
@@ -121,15 +124,20 @@ class _Checker:
                 self.fault(session, f"{read.whose} saw {read.revision}, which nobody wrote ({read.op})")
                 continue
             stays = read in self.final.get(session, ())
+            answered = max(
+                (one.done for one in operation.attempts if one.how in {"ok", "refused"}), default=0.0
+            )
+            passing = operation.how == "refused" or operation.got is not None
+            if self.by_halves and passing and not stays and read.t0 < answered:
+                # Seen before it was answered: what the service wrote twice, or what came second, and was still to be taken back.
+                self.reads[session].remove(read)
+                self.twice[session] += 1
+                self.passing.add(operation)
+                continue
             if operation.how == "broken" or (
                 operation.how == "refused" and (stays or not self._may_have_ended_under(operation))
             ):
                 self.fault(session, f"{operation} was refused, and is there as {read.revision}")
-            answered = max((one.done for one in operation.attempts if one.how == "ok"), default=0.0)
-            if operation.got is not None and self.by_halves and read.t0 < answered and not stays:
-                # The service wrote it twice, and this one was still to be taken back, or was taken by a deletion.
-                self.reads[session].remove(read)
-                continue
             if operation.got is not None:
                 self.fault(session, f"{operation} is there twice, as {operation.got} and {read.revision}")
             else:
@@ -209,6 +217,8 @@ class _Checker:
             operation = next((one for one in self.operations[source] if one.kind == "fork"), None)
         if operation is not None and operation.how == "unknown" and operation.got is None:
             return  # it took place, and of what it made only this was seen
+        if operation is not None and operation in self.passing:
+            return  # it was there for a moment
         place = self.places[source].get(operation.got or "") if operation is not None else None
         if place is None:
             self.fault(session, f"{first} was made of what nobody wrote ({read.op})")
@@ -309,7 +319,7 @@ class _Checker:
             for one in self.operations[session]
             if one.kind != "delete"
         )
-        if sum(one.how == "ok" for one in real) > len(ended) + open_ones:
+        if sum(one.how == "ok" for one in real) > len(ended) + open_ones + self.twice[session]:
             self.fault(session, "it was deleted more often than it was there")
         ends: dict[int, int] = {}  # which deletion ended which life
 

@@ -64,12 +64,18 @@ def test_a_commit_may_be_seen_twice_until_it_is_acknowledged(looked: float, faul
     session = ("ann", "s")
     asked = {"e": "sent", "t": 1.0, "op": "a", "kind": "append", "s": session, "lines": [], "rev": None}
     done = {"e": "done", "t": 5.0, "op": "a", "how": "ok", "rev": "1-a", "n": 0}
+    deletion: list[dict[str, Any]] = []
+    if not faults:  # it took the other one
+        deletion = [
+            {"e": "sent", "t": 3.5, "op": "d", "kind": "delete", "s": session},
+            {"e": "done", "t": 4.0, "op": "d", "how": "ok", "n": 1},
+        ]
     saw = {"t": looked + 1, "t0": looked, "t1": looked + 1}
     read = {"e": "read", **saw, "s": session, "rev": "1-b", "n": 0, "op": "a", "by": "a"}
 
     def found(*, by_halves: bool) -> list[str]:
         book = Book()
-        book.add([dict(line) for line in (asked, done, read)])
+        book.add([dict(line) for line in (asked, *deletion, done, read)])
         last = Read(session=session, t0=9.0, t1=10.0, revision="1-a", number=0, op="a", by="a")
         return check(book, {session: [last]}, by_halves=by_halves)
 

@@ -26,6 +26,7 @@ SAMPLES = [
     events.Committed(count=3, revision="x"),
     events.Suspended(pending=(CALL,)),
     events.OutputDelta(value={"total": 1}),
+    events.Compacted(count=4, before=900, after=300),
     events.RunEnded(outcome="completed", text="done"),
 ]
 
