@@ -127,7 +127,9 @@ class _Checker:
             answered = max(
                 (one.done for one in operation.attempts if one.how in {"ok", "refused"}), default=0.0
             )
-            passing = operation.how == "refused" or operation.got is not None
+            passing = (operation.how == "refused" or operation.got is not None) and not any(
+                one.expected == read.revision and one.how != "refused" for one in self.operations[session]
+            )
             if self.by_halves and passing and not stays and read.t0 < answered:
                 # Seen before it was answered: what the service wrote twice, or what came second, and was still to be taken back.
                 self.reads[session].remove(read)
