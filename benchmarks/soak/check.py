@@ -252,9 +252,22 @@ class _Checker:
                     self._refusal(session, operation, attempt)
             last = operation.attempts[-1]
             lost = last.how == "refused" and last.error != "LeaseLostError"
+            if self.by_halves and self._deletion_begun(session, last.done):
+                lost = (
+                    False  # it may have taken the commit's name, and been broken off before it took the rest
+                )
             if place is not None and place[0].final and lost and operation.how != "refused":
                 # Sent again while its session was there, a commit gets its first answer.
                 self.fault(session, f"{operation} was refused when it was sent again, and is there")
+
+    def _deletion_begun(self, session: Key, before: float) -> bool:
+        """Whether a deletion was begun before a moment, and may have done something."""
+        return any(
+            attempt.how != "refused" and attempt.sent < before
+            for one in self.operations[session]
+            if one.kind == "delete"
+            for attempt in one.attempts
+        )
 
     def _refusal(self, session: Key, operation: Operation, attempt: Attempt) -> None:
         if attempt.error == "LeaseLostError":
