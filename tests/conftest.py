@@ -49,6 +49,25 @@ def _require(available: object, what: str, how: str) -> None:
     pytest.skip(text)
 
 
+PACKAGES = (
+    "anthropic", "asyncpg", "asyncssh", "boto3", "fastapi", "google.genai", "httpx", "mcp", "openai", "opentelemetry.sdk", "pydantic",
+    "typer", "uvicorn", "websockets",
+)  # fmt: skip
+"""Without one of these, whole files of tests are skipped."""
+
+
+def pytest_sessionstart() -> None:
+    """Fail at once in CI where a package is missing whose tests would be skipped."""
+    if IN_CI:
+        for name in PACKAGES:
+            try:
+                found = importlib.util.find_spec(name)
+            except ModuleNotFoundError:
+                found = None
+            if found is None:
+                pytest.exit(f"{MISSING}{name} (CI skips nothing)", returncode=1)
+
+
 @pytest.fixture(scope="session")
 def require() -> Callable[[object, str, str], None]:
     """`require(available, what, how)`: for tests and fixtures that need more than Python packages."""
